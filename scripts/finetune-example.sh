@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Trains a small Llama on a text of sums, writes it as a Hugging Face folder, fine-tunes that on questions, and counts
-# its right answers to others, before and after. Each command is printed before it runs; everything goes to runs/sums.
+# its right answers to others, before and after; then the same with LoRA. Each command is printed before it runs; everything goes to runs/sums.
 # Running it again continues, or finds that it is done.
 #
 #   RANKS=N          default: 2
@@ -53,3 +53,8 @@ export_newest $folder/chat $folder/chat-hf
 say "its answers after fine-tuning"
 run mpirun -n "$ranks" "$llampi" evaluate --weights $folder/chat-hf --questions input/sums/heldout.jsonl
 run "$llampi" generate --weights $folder/chat-hf --chat --prompt "What is 23 + 45?"
+
+say "the same with LoRA: adapters of 4 % of the parameters are trained instead"
+run mpirun -n "$ranks" "$llampi" train --config input/sums-lora.ini
+run mpirun -n "$ranks" "$llampi" evaluate --weights $folder/base-hf --adapter $folder/lora --questions input/sums/heldout.jsonl
+run "$llampi" generate --weights $folder/base-hf --adapter $folder/lora --chat --prompt "What is 23 + 45?"

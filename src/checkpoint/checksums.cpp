@@ -115,6 +115,7 @@ std::uint32_t metadata_checksum(const CheckpointSummary& about, const Checksums&
     digest.add(text);
   }
   if (!about.texts.chat_template.empty()) digest.add(about.texts.chat_template);
+  if (!about.texts.adapter.empty()) digest.add(about.texts.adapter);
   const auto add_field = [&](const char*, const auto& field) { digest.add(field); };
   for_each_field(about.state, add_field);
   for_each_later_field(about.state, add_field);

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/checkpoint/convert.hpp"
 
+#include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "checkpoint/chat_export.hpp"
+#include "checkpoint/peft_names.hpp"
+#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/on_rank_0.hpp"
@@ -68,8 +77,8 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
   log.warning("no tokenizer is in the folder: copy its files into it, or name their folder with --tokenizer");
 }
 
-/// The folder is made and held: two exports at once would leave a mixture. Then what is in it is looked at.
-io::PosixFile open_output(const ExportRequest& request, const Log& log) {
+/// The folder is made and held: two exports at once would leave a mixture.
+io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
   std::error_code error;
   fs::create_directories(request.output, error);
   if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
@@ -82,6 +91,12 @@ io::PosixFile open_output(const ExportRequest& request, const Log& log) {
                 request.output.string());
   }
   io::clear_leftovers_in(request.output, log);
+  return folder;
+}
+
+/// hold_output(); then what is in it is looked at.
+io::PosixFile open_output(const ExportRequest& request, const Log& log) {
+  io::PosixFile folder = hold_output(request, log);
   if (request.overwrite) return folder;
   if (is_path_there(request.output / "config.json"))
     throw_user_error(
@@ -107,23 +122,87 @@ void report(const Log& log, const fs::path& written, const std::vector<TensorInf
            format_bytes(elements * size_of(dtype)), seconds);
 }
 
+/// What is exported: a model, with the adapter that is merged into it, if there is one.
+struct Exported {
+  model::LlamaConfig config;
+  std::string chat_template;
+  std::unique_ptr<WeightsSource> source;
+  std::optional<Adapter> adapter;
+};
+
+/// Weights of a whole model. @throws UserError
+void open_base(const fs::path& base, const fs::path& adapter, Exported& exported) {
+  if (base.empty()) {
+    throw_user_error(
+        "{} holds adapters; name the model that they belong to with --base, or write them alone with --adapter",
+        adapter.string());
+  }
+  switch (identify(base)) {
+    case FileKind::huggingface_folder:
+      exported.config = model::LlamaConfig::read(base);
+      exported.source = open_safetensors(base, exported.config.tie_word_embeddings);
+      return;
+    case FileKind::checkpoint:
+      exported.config = llama_of(read_checkpoint_summary(base).texts, base);
+      exported.source = open_checkpoint_weights(base);
+      return;
+    case FileKind::tokens:
+      throw_user_error("--base {} is a token file; give the model that the adapters belong to",
+                       base.string());
+  }
+}
+
+Exported open_exported(const ExportRequest& request) {
+  Exported exported;
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(request.checkpoint, ignored) && holds_adapter(request.checkpoint);
+  if (!is_folder && identify(request.checkpoint) != FileKind::checkpoint)
+    throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
+                     request.checkpoint.string());
+  const auto texts = is_folder ? CheckpointTexts() : read_checkpoint_summary(request.checkpoint).texts;
+  exported.chat_template = texts.chat_template;
+  if (is_folder || !texts.adapter.empty()) {
+    open_base(request.base, request.checkpoint, exported);
+    exported.adapter = open_adapter(request.checkpoint);
+  } else {
+    exported.config = llama_of(texts, request.checkpoint);
+    exported.source = open_checkpoint_weights(request.checkpoint);
+  }
+  check_tensors(*exported.source, tensors_of(exported.config));
+  return exported;
+}
+
+/// A file of PEFT's folder, under its name when it is whole. @param names of the tensors in the file
+void write_safetensors(const fs::path& file, const WeightsSource& source,
+                       const std::vector<TensorInfo>& named) {
+  const io::TemporaryFile temporary(io::temporary_beside(file));
+  const auto out = io::PosixFile::create(temporary.path());
+  const std::string beginning = safetensors_beginning(named, DType::float32);
+  out.write_at(0, std::as_bytes(std::span(beginning)));
+  auto offset = static_cast<std::int64_t>(beginning.size());
+  std::vector<float> values(static_cast<std::size_t>(kTransferElements));
+  for (int t = 0; t < static_cast<int>(named.size()); ++t) {
+    const std::int64_t elements = elements_of(named[static_cast<std::size_t>(t)].shape);
+    for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
+      const std::int64_t count = std::min(kTransferElements, elements - begin);
+      source.read(t, begin, count, values.data());
+      const auto bytes = std::as_bytes(std::span(values).first(static_cast<std::size_t>(count)));
+      out.write_at(offset, bytes);
+      offset += std::ssize(bytes);
+    }
+  }
+  out.sync();
+  io::rename_into_place(temporary.path(), file);
+}
+
 }  // namespace
 
 void export_folder(comm::World& world, const ExportRequest& request, const Log& log) {
   const double begin = steady_seconds();
-  model::LlamaConfig config;
-  std::string chat_template;
-  std::unique_ptr<WeightsSource> source;
-  comm::agree(world, [&] {
-    if (identify(request.checkpoint) != FileKind::checkpoint)
-      throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
-                       request.checkpoint.string());
-    const auto texts = read_checkpoint_summary(request.checkpoint).texts;
-    config = llama_of(texts, request.checkpoint);
-    chat_template = texts.chat_template;
-    source = open_checkpoint_weights(request.checkpoint);
-    check_tensors(*source, tensors_of(config));
-  });
+  Exported exported;
+  comm::agree(world, [&] { exported = open_exported(request); });
+  auto& [config, chat_template, source, adapter] = exported;
+  if (adapter) source = merge_checked(world, std::move(source), std::move(*adapter));
   io::PosixFile held;
   comm::on_rank_0(world, [&] { held = open_output(request, log); });
   export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
@@ -134,6 +213,32 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
     io::write_whole(request.output / "config.json", text);
   });
   report(log, request.output, source->tensors(), request.dtype, steady_seconds() - begin);
+}
+
+void export_adapter(comm::World& world, const ExportRequest& request, const Log& log) {
+  const double begin = steady_seconds();
+  comm::on_rank_0(world, [&] {
+    const Adapter adapter = open_adapter(request.checkpoint);
+    if (adapter.info.base_sums.empty())
+      throw_user_error("{} is a folder of an adapter already; give a checkpoint of a run with lora.rank",
+                       request.checkpoint.string());
+    const auto config = llama_of(read_checkpoint_summary(request.checkpoint).texts, request.checkpoint);
+    const io::PosixFile held = hold_output(request, log);
+    const fs::path config_file = request.output / kPeftConfig;
+    for (const auto& file : {config_file, request.output / kPeftWeights}) {
+      if (!request.overwrite && is_path_there(file))
+        throw_user_error("{} is there already; choose another folder, or replace it with --overwrite",
+                         file.string());
+    }
+    std::vector<TensorInfo> named = adapter.weights->tensors();
+    for (auto& tensor : named) tensor.name = kPeftPrefix + tensor.name;
+    std::error_code error;
+    fs::remove(config_file, error);  // a folder without it is no adapter
+    if (error) throw_user_error("{} cannot be replaced: {}", config_file.string(), error.message());
+    write_safetensors(request.output / kPeftWeights, *adapter.weights, named);
+    io::write_whole(config_file, adapter_config_text(adapter.info, config.layers));
+    report(log, request.output, named, DType::float32, steady_seconds() - begin);
+  });
 }
 
 void import_folder(comm::World& world, const fs::path& folder, const fs::path& checkpoint, bool overwrite,

@@ -21,6 +21,8 @@ CheckpointSummary read_attributes(hid_t file) {
   summary.texts = {io::hdf5::read_string(file, "model_config"), io::hdf5::read_string(file, "run_config")};
   if (io::hdf5::has_attribute(file, "chat_template"))
     summary.texts.chat_template = io::hdf5::read_string(file, "chat_template");
+  if (io::hdf5::has_attribute(file, "adapter"))
+    summary.texts.adapter = io::hdf5::read_string(file, "adapter");
   summary.program_version = io::hdf5::read_string(file, "program_version");
   summary.git_sha = io::hdf5::read_string(file, "git_sha");
   summary.created = io::hdf5::read_string(file, "created");

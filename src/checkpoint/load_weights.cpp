@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/checkpoint/staging.hpp"
@@ -26,11 +27,17 @@ std::vector<int> places_in(const WeightsSource& source, const std::vector<Tensor
 }
 
 void read_pieces(device::Runtime& device, const WeightsSource& source, const std::vector<int>& places,
-                 const std::vector<TensorPiece>& pieces) {
+                 const std::vector<TensorPiece>& pieces, std::vector<io::RangeSum>* sums) {
   Staging staging(device, kTransferElements);
   for (const auto& piece : pieces) {
     staging.in_parts(piece.model, [&](const Tensor& part, std::int64_t begin) {
-      source.read(places[piece.tensor], piece.begin + begin, part.elements(), staging.room_for(part));
+      float* const values = staging.room_for(part);
+      source.read(places[piece.tensor], piece.begin + begin, part.elements(), values);
+      if (sums != nullptr) {
+        io::add_sums(*sums, piece.tensor, piece.begin + begin,
+                     std::span<const float>(values, static_cast<std::size_t>(part.elements())),
+                     io::kChecksumBlockElements);
+      }
       staging.store(part);
     });
   }
@@ -59,7 +66,7 @@ std::string share_part(comm::World& world, const WeightsSource& source, int tens
 /// All ranks walk over all tensors; each keeps what belongs to its pieces.
 void broadcast_pieces(comm::World& world, device::Runtime& device, const WeightsSource& source,
                       const std::vector<int>& places, const std::vector<TensorInfo>& tensors,
-                      const std::vector<TensorPiece>& pieces) {
+                      const std::vector<TensorPiece>& pieces, std::vector<io::RangeSum>* sums) {
   std::optional<Staging> staging;
   comm::agree(world, [&] { staging.emplace(device, kTransferElements); });  // which may find no memory
   for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
@@ -67,6 +74,10 @@ void broadcast_pieces(comm::World& world, device::Runtime& device, const Weights
     for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
       const std::int64_t end = std::min(begin + kTransferElements, elements);
       const std::string part = share_part(world, source, places[t], begin, end - begin);
+      if (sums != nullptr && world.rank() == 0) {
+        io::add_sums(*sums, t, begin, std::as_bytes(std::span(part).subspan(1)), sizeof(float),
+                     io::kChecksumBlockElements);
+      }
       for (const auto& piece : pieces) {
         const std::int64_t from = std::max(begin, piece.begin);
         const std::int64_t to = std::min(end, piece.begin + piece.elements());
@@ -88,16 +99,16 @@ void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& t
 
 void load_weights(comm::World& world, device::Runtime& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                  WeightsReading reading) {
+                  WeightsReading reading, std::vector<io::RangeSum>* sums) {
   std::vector<int> places;
   comm::agree(world, [&] {
     require_valid_pieces(tensors, pieces);
     places = places_in(source, tensors);
   });
   if (reading == WeightsReading::broadcast) {
-    broadcast_pieces(world, device, source, places, tensors, pieces);
+    broadcast_pieces(world, device, source, places, tensors, pieces, sums);
   } else {
-    comm::agree(world, [&] { read_pieces(device, source, places, pieces); });
+    comm::agree(world, [&] { read_pieces(device, source, places, pieces, sums); });
   }
 }
 

@@ -128,6 +128,7 @@ void write_attributes(hid_t file, const CheckpointSummary& about) {
   io::hdf5::write_string(file, "run_config", about.texts.run_config);
   if (!about.texts.chat_template.empty())
     io::hdf5::write_string(file, "chat_template", about.texts.chat_template);
+  if (!about.texts.adapter.empty()) io::hdf5::write_string(file, "adapter", about.texts.adapter);
   const auto group = create_group(file, "state");
   for_each_field(about.state, FieldWriter{group.id()});
   for_each_later_field(about.state, FieldWriter{group.id()});
@@ -236,7 +237,7 @@ namespace {
 
 std::int64_t bytes_of(const CheckpointTexts& texts) {
   return static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size() +
-                                   texts.chat_template.size());
+                                   texts.chat_template.size() + texts.adapter.size());
 }
 
 }  // namespace

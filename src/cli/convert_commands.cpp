@@ -3,11 +3,13 @@
 #include <cctype>
 #include <charconv>
 
+#include "cli/adapter_option.hpp"
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/convert.hpp"
 #include "llampi/checkpoint/newest.hpp"
@@ -27,7 +29,8 @@ constexpr const char* kExportUsage =
     R"(Usage: [mpirun -n RANKS] llampi export --checkpoint FILE|FOLDER --output FOLDER [OPTIONS]
 
 Writes a Hugging Face folder: safetensors, config.json and the tokenizer's files. Ranks share the
-work; each needs only a few MiB of memory.
+work; each needs only a few MiB of memory. LoRA adapters are merged into the model that they belong
+to or, with --adapter, written alone, as a folder that PEFT loads.
 )";
 constexpr const char* kImportUsage = R"(Usage: [mpirun -n RANKS] llampi import --weights FOLDER --output FILE
 
@@ -36,7 +39,8 @@ from the folder itself: model.weights = FOLDER.
 )";
 
 struct ExportArguments {
-  std::string checkpoint, output, tokenizer;
+  std::string checkpoint, output, base, tokenizer;
+  bool adapter = false;
   DType dtype = DType::float32;
   std::string max_shard_size = "5GB";
   bool overwrite = false;
@@ -46,9 +50,19 @@ std::vector<Option> options_of(ExportArguments& a) {
   return {
       {"checkpoint",
        &a.checkpoint,
-       "checkpoint to export, or a run folder (its newest checkpoint)",
+       "checkpoint to export, a run folder (its newest checkpoint), or the folder of a LoRA adapter to merge",
        {.name = "FILE|FOLDER"}},
       {"output", &a.output, "folder to write, created if missing", {.name = "FOLDER"}},
+      {"adapter",
+       &a.adapter,
+       "write the adapters of a run with lora.rank alone: adapter_model.safetensors and adapter_config.json",
+       {},
+       true},
+      {"base",
+       &a.base,
+       "model that adapters are merged into: a Hugging Face folder or a checkpoint; default: where it was when they were "
+       "trained",
+       {.name = "FOLDER|FILE"}},
       {"dtype", one_of(a.dtype, {DType::float32, DType::bfloat16}), "dtype of the exported weights"},
       {"max-shard-size",
        &a.max_shard_size,
@@ -117,21 +131,48 @@ int export_command(const Arguments& arguments) {
     });
     a.checkpoint =
         comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(a.checkpoint, log).string(); });
+    a.base = comm::from_rank_0(world, [&] {
+      const bool merges = !a.adapter && with_source("--checkpoint ", a.checkpoint,
+                                                    [&] { return checkpoint::holds_adapter(a.checkpoint); });
+      if (a.base.empty()) {
+        if (!merges) return std::string();
+        a.base = base_of(a.checkpoint);
+        if (a.base.empty()) {
+          throw_user_error(
+              "--checkpoint {} holds adapters, and the model that they belong to is not where it was; name it "
+              "with --base, or write them alone with --adapter",
+              a.checkpoint);
+        }
+      } else if (!merges) {
+        throw_user_error("--base {} is for adapters that are merged; remove it", a.base);
+      }
+      return checkpoint::resolve_weights(a.base, log).string();
+    });
     comm::agree(world, [&] {
       request = {.checkpoint = a.checkpoint,
                  .output = a.output,
+                 .base = a.base,
                  .dtype = a.dtype,
                  .max_shard_bytes = parse_size(a.max_shard_size),
                  .tokenizers = {},
                  .overwrite = a.overwrite};
+      if (a.adapter && !a.tokenizer.empty())
+        throw_user_error("--tokenizer cannot be used with --adapter; remove it");
+      if (a.adapter && a.dtype != DType::float32)
+        throw_user_error("--dtype cannot be used with --adapter, which writes float32; remove it");
+      if (a.adapter) return;
       if (!a.tokenizer.empty()) {
         request.tokenizers = {a.tokenizer};
       } else {
         request.tokenizers =
             with_source("--checkpoint ", a.checkpoint, [&] { return folders_of_run(a.checkpoint, log); });
+        if (!a.base.empty()) request.tokenizers.insert(request.tokenizers.begin(), a.base);
       }
     });
-    with_source("--checkpoint ", request.checkpoint, [&] { checkpoint::export_folder(world, request, log); });
+    with_source("--checkpoint ", request.checkpoint, [&] {
+      a.adapter ? checkpoint::export_adapter(world, request, log)
+                : checkpoint::export_folder(world, request, log);
+    });
     return kDone;
   });
 }

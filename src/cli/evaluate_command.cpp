@@ -2,12 +2,12 @@
 // llampi evaluate
 #include <nlohmann/json.hpp>
 
+#include "cli/adapter_option.hpp"
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
@@ -30,7 +30,7 @@ GPUs compute in bfloat16, CPUs in float32.
 )";
 
 struct EvaluateRequest {
-  std::string weights, data, questions, answers;
+  std::string weights, adapter, data, questions, answers;
   train::EvaluateOptions loss;
   infer::QuestionOptions asking;
   comm::DeviceOptions compute;
@@ -45,6 +45,7 @@ std::vector<Option> options_of(EvaluateRequest& r) {
        &r.weights,
        "Hugging Face folder, checkpoint, or run folder (its newest checkpoint)",
        {.name = "FOLDER|FILE"}},
+      adapter_option(r.adapter),
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
@@ -137,8 +138,12 @@ int evaluate_command(const Arguments& arguments) {
     const Log log = console_log(speaks, stderr);
     EvaluateRequest r;
     comm::agree(world, [&] { r = parse_evaluation(arguments, log); });
-    r.weights =
-        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
+    r.weights = comm::from_rank_0(world, [&] {
+      find_model(r.weights, r.adapter, log);
+      return r.weights;
+    });
+    r.adapter = world.broadcast(r.adapter, 0);
+    r.loss.adapter = r.asking.text.adapter = r.adapter;
     const auto evaluate = [&] {
       if (r.questions.empty()) {
         const train::Evaluation result = train::evaluate(world, r.weights, r.data, r.loss, log);
@@ -151,7 +156,9 @@ int evaluate_command(const Arguments& arguments) {
       const infer::Accuracy result = infer::answer_questions(world, r.weights, r.asking, log);
       if (speaks) print_result(result, r.json);
     };
-    with_source("--weights ", r.weights, [&] { with_source("--data ", r.data, evaluate); });
+    with_source("--weights ", r.weights, [&] {
+      with_source("--adapter ", r.adapter, [&] { with_source("--data ", r.data, evaluate); });
+    });
     return kDone;
   });
 }

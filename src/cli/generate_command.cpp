@@ -3,12 +3,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/adapter_option.hpp"
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
@@ -25,7 +25,7 @@ Continues a text or, with --chat, answers a user's prompt. GPUs compute in bfloa
 )";
 
 struct GenerateRequest {
-  std::string weights;
+  std::string weights, adapter;
   infer::GenerateOptions options;
   bool json = false;
 };
@@ -39,6 +39,7 @@ std::vector<Option> options_of(GenerateRequest& r) {
        &r.weights,
        "Hugging Face folder, checkpoint, or run folder (its newest checkpoint)",
        {.name = "FOLDER|FILE"}},
+      adapter_option(r.adapter),
       {"prompt", &o.prompt, "text to continue; with --chat, to answer", {.name = "TEXT"}},
       {"chat", &o.chat, "apply the chat template to the prompt and print the answer", {}, true},
       {"system", &o.system, "--chat: system message", {.name = "TEXT"}},
@@ -100,8 +101,12 @@ int generate_command(const Arguments& arguments) {
     const Log log = console_log(speaks, stderr);
     GenerateRequest r;
     comm::agree(world, [&] { r = parse_generation(arguments, log); });
-    r.weights =
-        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
+    r.weights = comm::from_rank_0(world, [&] {
+      find_model(r.weights, r.adapter, log);
+      return r.weights;
+    });
+    r.adapter = world.broadcast(r.adapter, 0);
+    r.options.text.adapter = r.adapter;
     comm::agree(world, [&] {
       if (!r.options.text.tokenizer.empty()) return;
       r.options.text.folders =
@@ -111,8 +116,10 @@ int generate_command(const Arguments& arguments) {
     const auto emit = [&](const std::string& piece) {
       if (!r.json) print(std::exchange(before, "") + piece);
     };
-    const auto made = with_source("--weights ", r.weights,
-                                  [&] { return infer::generate(world, r.weights, r.options, emit, log); });
+    const auto made = with_source("--weights ", r.weights, [&] {
+      return with_source("--adapter ", r.adapter,
+                         [&] { return infer::generate(world, r.weights, r.options, emit, log); });
+    });
     if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
     return kDone;
   });

@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/newest.hpp"
 #include "llampi/core/error.hpp"
@@ -117,10 +118,20 @@ Json describe_tensors(const checkpoint::CheckpointSummary& summary) {
           {"bytes", parameters * size_of(DType::float32) + 2 * with_moments * size_of(summary.moments)}};
 }
 
+/// Of a checkpoint of adapters; null for one of a whole model.
+Json describe_adapter(const checkpoint::CheckpointSummary& summary, const fs::path& file) {
+  if (summary.texts.adapter.empty()) return {};
+  const auto info = checkpoint::parse_adapter(summary.texts.adapter, file.string());
+  return {{"rank", info.config.rank},
+          {"alpha", info.config.alpha},
+          {"scaling", word_of(info.config.scaling)},
+          {"base", info.base}};
+}
+
 Json describe_checkpoint(const fs::path& file) {
   const checkpoint::CheckpointSummary summary = checkpoint::read_checkpoint_summary(file);
   const std::string& config = summary.texts.model_config;
-  return {
+  Json json{
       {"kind", "checkpoint"},
       {"file_bytes", file_bytes(file)},
       {"created", summary.created},
@@ -130,6 +141,8 @@ Json describe_checkpoint(const fs::path& file) {
       {"state", describe_state(summary.state)},
       {"tensors", describe_tensors(summary)},
       {"model", config.empty() ? Json() : describe_model(model::LlamaConfig::parse(config, file.string()))}};
+  if (const Json adapter = describe_adapter(summary, file); !adapter.empty()) json["adapter"] = adapter;
+  return json;
 }
 
 /// Tokens that are labels: all but the first of each document, where the mask is not 0.
@@ -221,7 +234,7 @@ void print_units(const fs::path& path, bool json) {
   for (const auto& layer : model->layers())
     specs.push_back(layer->spec({1, 1}, DType::float32, *device::make_cpu_sizes(1)));
   const auto units = fsdp::wrap(*model, specs, {}, 1);
-  print(json ? "{\"units\":" + plan::to_json(plan::report_units(*model, units, DType::float32)) + "}\n"
+  print(json ? "{\"units\":" + plan::to_json(plan::report_units(*model, units, fsdp::Precision{})) + "}\n"
              : fsdp::format_units(*model, units));
 }
 

@@ -17,6 +17,7 @@ std::string key_of(const std::string& field) {
       {"moments_may_be_missing", "run.resume_with_changes"},
       {"model", "model.config"},
       {"weights", "model.weights"},
+      {"adapters", "lora.weights"},
       {"batch.seq_len", "data.seq_len"},
       {"batch.sequences", "train.micro_batch"},
       {"global_batch", "train.global_batch"},

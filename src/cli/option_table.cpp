@@ -94,6 +94,35 @@ Table model_options(train::Config& c) {
   };
 }
 
+Table lora_options(train::Config& c) {
+  constexpr Range kDropout{.low = 0, .high = 1, .includes_high = false};
+  return {
+      {"lora.rank",
+       &c.lora.rank,
+       "train low-rank adapters (LoRA) of this rank instead of the model itself, which is frozen: model.weights is their "
+       "base, and checkpoints hold the adapters alone. 0: train the model. CPUs only, so far",
+       {.range = kAtLeastZero}},
+      {"lora.alpha", &c.lora.alpha, "adapters: numerator of the scaling factor", {.range = kPositive}},
+      {"lora.dropout",
+       &c.lora.dropout,
+       "adapters: probability with which an element of their input is dropped in training",
+       {.range = kDropout}},
+      {"lora.targets",
+       &c.lora.targets,
+       "linear maps that get an adapter: a regular expression searched in their names; proj: all of the blocks",
+       {.name = "REGEX"}},
+      {"lora.scaling", one_of(c.lora.scaling),
+       "scaling factor of adapters. standard: alpha / rank; rslora: alpha / sqrt(rank)"},
+      {"lora.base_dtype", one_of(c.lora.base_dtype, {DType::bfloat16, DType::float32}),
+       "dtype in which the frozen base is kept and all-gathered; what model.weights has more is rounded away"},
+      {"lora.weights",
+       spelled_weights(c.lora.weights),
+       "initial adapters: random (A uniform, B zero), a folder that PEFT or llampi export --adapter wrote, a checkpoint of a "
+       "run with lora.rank, or its run folder. Rank, alpha, scaling and linear maps must be those of the keys",
+       {.name = "random|FOLDER|FILE"}},
+  };
+}
+
 Table data_options(train::Config& c) {
   return {
       {"data.train", &c.data.train, "token file to train on (required)", {.name = "FILE"}},
@@ -374,8 +403,9 @@ Table other_options(train::Config& c) {
 
 std::vector<Option> option_table(train::Config& config) {
   Table table;
-  for (Table part : {run_options(config), model_options(config), data_options(config), train_options(config),
-                     optimizer_options(config), fsdp_options(config), other_options(config)}) {
+  for (Table part :
+       {run_options(config), model_options(config), lora_options(config), data_options(config),
+        train_options(config), optimizer_options(config), fsdp_options(config), other_options(config)}) {
     std::move(part.begin(), part.end(), std::back_inserter(table));
   }
   return table;

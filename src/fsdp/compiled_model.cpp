@@ -78,7 +78,8 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .optimizer_state = options.training,
                    .shared_workspace = sizes.shared_workspace(),
                    .stages_inputs = sizes.stages_inputs(),
-                   .snapshot = options.snapshot};
+                   .snapshot = options.snapshot,
+                   .saves_frozen = options.saves_frozen};
   if (options.training) {
     compiled.step = build(spec);
     place(compiled.step);

@@ -332,6 +332,13 @@ void Engine::initialise(std::uint64_t seed) {
   fill_with_initial_values(model(), impl_->device, impl_->host, pieces_to_load(), seed);
 }
 
+void Engine::initialise_adapters(std::uint64_t seed) {
+  auto pieces = pieces_to_load();
+  std::erase_if(pieces,
+                [&](const StatePiece& piece) { return !model().parameters()[piece.parameter].adapter; });
+  fill_with_initial_values(model(), impl_->device, impl_->host, pieces, seed);
+}
+
 std::vector<StatePiece> Engine::pieces_to_load() {
   wait_for_snapshot();
   impl_->stale = true;

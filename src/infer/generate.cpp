@@ -89,7 +89,8 @@ Generation generate(comm::World& world, const std::filesystem::path& weights, co
     add_tokens(options.stop, *model.tokenizer, stop);
   });
   const auto length = std::ssize(beginning.tokens) + beginning.most;
-  const auto session = open_for_inference(world, weights, generation_shape(length), options.compute, log);
+  const auto session = open_for_inference(world, weights, generation_shape(length), options.compute, log,
+                                          options.text.adapter);
 
   const RandomStream random(options.seed, "generate");
   const auto choose = [&](std::vector<double>& logits, std::int64_t index) {

@@ -141,7 +141,8 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
     for (const auto& [text, right, beginning] : questions)
       longest = std::max(longest, std::ssize(beginning.tokens) + beginning.most);
   });
-  const auto session = open_for_inference(world, weights, generation_shape(longest), options.compute, log);
+  const auto session = open_for_inference(world, weights, generation_shape(longest), options.compute, log,
+                                          options.text.adapter);
   const auto stop = model.stop_tokens(true);
   const auto choose = [&](std::vector<double>& logits, std::int64_t) {
     model.forbid_nameless(logits);

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/infer/session.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/threads.hpp"
+#include "llampi/core/config_error.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 
 namespace llampi::infer {
@@ -22,6 +29,45 @@ std::vector<checkpoint::TensorPiece> tensor_pieces(const std::vector<fsdp::State
   std::vector<checkpoint::TensorPiece> result;
   for (const auto& piece : pieces)
     result.push_back({piece.parameter, piece.begin, piece.master, piece.exp_avg, piece.exp_avg_sq});
+  return result;
+}
+
+Tensors stored_tensors(const fsdp::Engine& engine) {
+  const bool adapts = std::ranges::any_of(engine.model().parameters(), &model::Parameter::adapter);
+  return adapts ? Tensors::adapters : Tensors::all;
+}
+
+namespace {
+
+bool belongs(const model::Parameter& parameter, Tensors which) {
+  return which == Tensors::all || parameter.adapter == (which == Tensors::adapters);
+}
+
+}  // namespace
+
+std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine, Tensors which) {
+  const auto all = tensor_infos(engine);
+  std::vector<checkpoint::TensorInfo> infos;
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    if (belongs(engine.model().parameters()[p], which)) infos.push_back(all[p]);
+  }
+  return infos;
+}
+
+std::vector<checkpoint::TensorPiece> tensor_pieces(const fsdp::Engine& engine,
+                                                   const std::vector<fsdp::StatePiece>& pieces,
+                                                   Tensors which) {
+  std::vector<int> index;
+  int next = 0;
+  for (const auto& parameter : engine.model().parameters())
+    index.push_back(belongs(parameter, which) ? next++ : -1);
+  std::vector<checkpoint::TensorPiece> result;
+  for (auto& piece : tensor_pieces(pieces)) {
+    const int tensor = index[static_cast<std::size_t>(piece.tensor)];
+    if (tensor < 0) continue;
+    result.push_back(piece);
+    result.back().tensor = tensor;
+  }
   return result;
 }
 
@@ -46,6 +92,18 @@ model::LlamaConfig config_of_weights(const std::filesystem::path& weights) {
   throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder", weights.string());
 }
 
+namespace {
+
+void require_whole_model(const std::filesystem::path& weights) {
+  if (checkpoint::read_checkpoint_summary(weights).texts.adapter.empty()) return;
+  throw_user_error(
+      "{} holds adapters and not the model that they belong to; merge them with llampi export, or give that model as "
+      "weights, and the adapters with --adapter (lora.weights in training)",
+      weights.string());
+}
+
+}  // namespace
+
 void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
                   const model::LlamaConfig& config, fsdp::Engine& engine, checkpoint::WeightsReading reading,
                   const checkpoint::LoadSettings& settings) {
@@ -60,6 +118,7 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
       throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
                        weights.string());
     }
+    if (kind == checkpoint::FileKind::checkpoint) require_whole_model(weights);
     if (kind == checkpoint::FileKind::huggingface_folder) {
       source = checkpoint::open_safetensors(weights, config.tie_word_embeddings);
     } else if (reading == checkpoint::WeightsReading::broadcast) {
@@ -73,9 +132,63 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
   }
 }
 
+namespace {
+
+/// Of a whole model. @throws UserError, also for a checkpoint of adapters alone
+std::unique_ptr<checkpoint::WeightsSource> open_weights(const std::filesystem::path& weights,
+                                                        const model::LlamaConfig& config) {
+  const checkpoint::FileKind kind = checkpoint::identify(weights);
+  if (kind == checkpoint::FileKind::tokens) {
+    throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
+                     weights.string());
+  }
+  if (kind == checkpoint::FileKind::huggingface_folder)
+    return checkpoint::open_safetensors(weights, config.tie_word_embeddings);
+  require_whole_model(weights);
+  return checkpoint::open_checkpoint_weights(weights);
+}
+
+}  // namespace
+
+checkpoint::TensorSums load_base(comm::World& world, device::Device& device,
+                                 const std::filesystem::path& weights, const model::LlamaConfig& config,
+                                 fsdp::Engine& engine, checkpoint::WeightsReading reading) {
+  const auto tensors = tensor_infos(engine, Tensors::base);
+  const auto pieces = tensor_pieces(engine, engine.pieces_to_load(), Tensors::base);
+  std::unique_ptr<checkpoint::WeightsSource> source;
+  comm::agree(world, [&] { source = open_weights(weights, config); });
+  std::vector<io::RangeSum> sums;
+  checkpoint::load_weights(world, device, *source, tensors, pieces, reading, &sums);
+  return checkpoint::sums_of_tensors(world, tensors, std::move(sums));
+}
+
+void load_adapters(comm::World& world, device::Device& device, const std::filesystem::path& path,
+                   const model::LoraConfig& config, fsdp::Engine& engine,
+                   checkpoint::WeightsReading reading) {
+  const auto tensors = tensor_infos(engine, Tensors::adapters);
+  auto pieces = tensor_pieces(engine, engine.pieces_to_load(), Tensors::adapters);
+  for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
+  checkpoint::Adapter adapter;
+  comm::agree(world, [&] {
+    adapter = checkpoint::open_adapter(path);
+    const auto& there = adapter.info.config;
+    const auto same = [&](const char* key, const auto& asked, const auto& found) {
+      if (asked == found) return;
+      throw ConfigError({.field = key,
+                         .value = fmt::format("{}", asked),
+                         .problem = fmt::format("is not that of {}, which has {}", path.string(), found),
+                         .remedy = fmt::format("use {}", found)});
+    };
+    same("lora.rank", config.rank, there.rank);
+    same("lora.alpha", config.alpha, there.alpha);
+    same("lora.scaling", word_of(config.scaling), word_of(there.scaling));
+  });
+  checkpoint::load_weights(world, device, *adapter.weights, tensors, pieces, reading);
+}
+
 InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
                                     model::BatchShape batch, const comm::DeviceOptions& options,
-                                    const Log& log) {
+                                    const Log& log, const std::filesystem::path& adapter) {
   InferenceSession session;
   const int threads = comm::threads_per_rank(world, options.threads);
   comm::agree(world, [&] {
@@ -97,8 +210,20 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   selfcheck::check_gpus(world, compute, {.dtype = engine.precision.compute, .model = &session.config}, log);
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
-  load_weights(world, compute.device(), weights, session.config, *session.engine,
-               checkpoint::WeightsReading::each, {.log = log});
+  if (adapter.empty()) {
+    load_weights(world, compute.device(), weights, session.config, *session.engine,
+                 checkpoint::WeightsReading::each, {.log = log});
+    return session;
+  }
+  std::unique_ptr<checkpoint::WeightsSource> base;
+  checkpoint::Adapter opened;
+  comm::agree(world, [&] {
+    base = open_weights(weights, session.config);
+    opened = checkpoint::open_adapter(adapter);
+  });
+  const auto merged = checkpoint::merge_checked(world, std::move(base), std::move(opened));
+  auto pieces = tensor_pieces(session.engine->pieces_to_load());
+  checkpoint::load_weights(world, compute.device(), *merged, tensor_infos(*session.engine), pieces);
   return session;
 }
 

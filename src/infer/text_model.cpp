@@ -47,6 +47,8 @@ std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::strin
 
 /// The template that a checkpoint's run was trained with, if it is one.
 tokenizer::ChatTemplateText template_of_run(const fs::path& weights) {
+  std::error_code ignored;
+  if (fs::is_directory(weights, ignored)) return {};
   if (checkpoint::identify(weights) != checkpoint::FileKind::checkpoint) return {};
   return {checkpoint::read_checkpoint_summary(weights).texts.chat_template, weights.string()};
 }
@@ -62,11 +64,12 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
   model.tokenizer = tokenizer::make_tokenizer(name);
   model.end_ids = find_end_ids(weights, model.config.json, name);
   if (chat) {
-    model.chat_template =
-        tokenizer::choose_template(*model.tokenizer, {.name = options.chat_template,
-                                                      .date = options.template_date,
-                                                      .today = today,
-                                                      .trained_with = template_of_run(weights)});
+    model.chat_template = tokenizer::choose_template(
+        *model.tokenizer,
+        {.name = options.chat_template,
+         .date = options.template_date,
+         .today = today,
+         .trained_with = template_of_run(options.adapter.empty() ? weights : options.adapter)});
   }
   return model;
 }

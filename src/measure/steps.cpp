@@ -135,8 +135,9 @@ void measure_phases(const Bench& bench, Training& training) {
 }
 
 void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
-  const auto infos = infer::tensor_infos(engine);
-  const auto pieces = infer::tensor_pieces(engine.pieces_to_save());
+  const auto stored = infer::stored_tensors(engine);
+  const auto infos = infer::tensor_infos(engine, stored);
+  const auto pieces = infer::tensor_pieces(engine, engine.pieces_to_save(), stored);
   std::int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.elements() * (piece.exp_avg.elements() > 0 ? 12 : 4);
   bench.world.sum(std::span(&bytes, 1));
@@ -161,7 +162,7 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   bench.world.barrier();
   begin = steady_seconds();
   checkpoint::load_checkpoint(bench.world, bench.compute.device(), file, infos,
-                              infer::tensor_pieces(engine.pieces_to_load()));
+                              infer::tensor_pieces(engine, engine.pieces_to_load(), stored));
   add("load, from the page cache", begin);
   comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
 }

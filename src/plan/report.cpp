@@ -109,7 +109,7 @@ ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& co
 }
 
 std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
-                                     DType param_dtype) {
+                                     const fsdp::Precision& precision) {
   std::vector<UnitReport> reports;
   for (const auto& unit : units) {
     auto& report = reports.emplace_back();
@@ -120,7 +120,8 @@ std::vector<UnitReport> report_units(const model::Model& model, const std::vecto
       report.elements += parameter.elements();
     }
     report.float32_bytes = report.elements * size_of(DType::float32);
-    report.param_bytes = report.elements * size_of(unit.fp8 ? DType::float8_e4m3fn : param_dtype);
+    report.param_bytes =
+        report.elements * size_of(unit.fp8 ? DType::float8_e4m3fn : precision.gathered(unit.frozen));
     report.shard_elements = unit.shard_elements;
     report.padding = unit.flat_elements() - report.elements;
     report.frozen = unit.frozen;
@@ -177,7 +178,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.traffic = traffic_of(compiled.step);
   report.step_actions = static_cast<std::int64_t>(compiled.step.size());
   report.evaluation_actions = static_cast<std::int64_t>(compiled.evaluation.size());
-  report.units = report_units(model, compiled.units, options.precision.param);
+  report.units = report_units(model, compiled.units, options.precision);
   for (const auto& unit : report.units) {
     report.parameters += unit.elements;
     if (!unit.frozen) report.trained_parameters += unit.elements;

@@ -45,6 +45,13 @@ const std::map<std::string, Effect>& effects() {
       {"run.cuda_graph", free},
       {"model.config", free},  // the models themselves are compared: check_same_model()
       {"model.weights", beginning},
+      {"lora.rank", curve},
+      {"lora.alpha", curve},
+      {"lora.dropout", curve},
+      {"lora.targets", curve},
+      {"lora.scaling", curve},
+      {"lora.base_dtype", curve},
+      {"lora.weights", beginning},
       {"data.train", free},  // its content is compared
       {"data.eval", free},
       {"data.seq_len", curve},
@@ -123,14 +130,10 @@ const std::map<std::string, Effect>& effects() {
 }
 
 bool is_path(const std::string& key) {
-  static const std::set<std::string> kPaths = {"run.dir",
-                                               "run.resume",
-                                               "model.config",
-                                               "model.weights",
-                                               "data.train",
-                                               "data.eval",
-                                               "checkpoint.fallback_dir",
-                                               "log.prometheus"};
+  static const std::set<std::string> kPaths = {
+      "run.dir",       "run.resume", "model.config", "model.weights",
+      "lora.weights",  "data.train", "data.eval",    "checkpoint.fallback_dir",
+      "log.prometheus"};
   return kPaths.contains(key);
 }
 
@@ -235,6 +238,10 @@ Effect effect_here(const Continuing& run, const Sides& sides, const Change& chan
   // A checkpoint that is given has its own weights, whatever else is.
   if (change.key == "model.weights" && run.config.run.resume.mode != ResumeFrom::Mode::automatic)
     return Effect::free;
+  // The base of adapters is compared by its checksums, wherever it is.
+  if (change.key == "model.weights" && run.config.lora.rank > 0) return Effect::free;
+  if (change.key == "lora.weights" && run.config.run.resume.mode != ResumeFrom::Mode::automatic)
+    return Effect::free;
   // Where no loss is scaled, or none was, it is not the checkpoint's.
   if (change.key == "optimizer.loss_scale" && (run.fresh.loss_scale <= 0 || run.saved.state.loss_scale <= 0))
     return Effect::free;
@@ -326,7 +333,8 @@ std::string recorded_text(const Continuing& run) {
   };
   // A checkpoint that is given has its own weights: the values of the run that wrote it are not this one's.
   if (run.config.run.resume.mode == ResumeFrom::Mode::automatic) {
-    keep("model.weights");
+    keep("lora.weights");
+    if (run.config.lora.rank == 0) keep("model.weights");
     if (const auto weights = then.note("model.weights"); !weights.empty())
       text = with_note(text, "model.weights", weights);
   }

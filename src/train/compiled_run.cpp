@@ -48,7 +48,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
   const model::LlamaConfig llama = read_model_config(config);
   run.max_positions = llama.max_position_embeddings;
-  run.model = model::make_llama(llama, fp8_recipe(config));
+  run.model = model::make_llama(llama, fp8_recipe(config), lora_config(config));
   if (shape.hardware == Hardware::gpu)
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);

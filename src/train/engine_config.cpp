@@ -114,6 +114,20 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
   return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype, c.fsdp.fp8_scales};
 }
 
+std::optional<model::LoraConfig> lora_config(const Config& c) {
+  if (c.lora.rank == 0) {
+    if (c.lora.weights) throw_user_error("lora.weights = {} needs lora.rank", *c.lora.weights);
+    if (c.lora.dropout > 0) throw_user_error("lora.dropout = {} needs lora.rank", c.lora.dropout);
+    return std::nullopt;
+  }
+  return model::LoraConfig{.rank = c.lora.rank,
+                           .alpha = c.lora.alpha,
+                           .dropout = c.lora.dropout,
+                           .scaling = c.lora.scaling,
+                           .targets = c.lora.targets,
+                           .seed = c.run.seed};
+}
+
 void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor) {
   if (config.fsdp.product_dtype != ProductDtype::fp8) return;
   if (!device::has_fp8_products(major, minor)) {
@@ -163,6 +177,10 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   if (on_gpu) {
     options.precision.compute = options.precision.param;
     options.graph = c.run.cuda_graph == StepGraph::automatic;
+  }
+  if (c.lora.rank > 0) {
+    options.precision.frozen = c.lora.base_dtype;
+    options.saves_frozen = false;
   }
   options.precision.reduce = c.fsdp.reduce_dtype;
   options.precision.master = c.optimizer.master_dtype;

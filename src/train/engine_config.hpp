@@ -24,6 +24,9 @@ fsdp::EngineOptions engine_options(const Config& config, const model::Model& mod
 /// The products that fsdp.product_dtype asks for. @throws UserError for what cannot be had together with 8 bits
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
 
+/// The adapters that lora.rank asks for; none: all of the model is trained.
+std::optional<model::LoraConfig> lora_config(const Config& config);
+
 /// @param gpu its name; then its compute capability
 /// @throws UserError if fsdp.product_dtype = fp8 and it has no such products
 void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor);

@@ -76,7 +76,8 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
   std::unique_ptr<data::TokenFile> file;
   comm::agree(world, [&] {
     file = std::make_unique<data::TokenFile>(data);
-    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, weights);
+    if (o.seq_len == 0)
+      o.seq_len = seq_len_of(*file, std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights);
     check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
@@ -85,7 +86,8 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
     }
   });
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
-  const auto session = infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
+  const auto session =
+      infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log, o.adapter);
   const data::BatchOptions options{
       .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
   const Evaluation result = *evaluate_file(world, *session.engine, *file, options);

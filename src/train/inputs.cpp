@@ -63,11 +63,30 @@ void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& con
       file.path().string(), file.vocabulary(), model, config.vocab_size);
 }
 
+std::string adapter_text_of(const Inputs& inputs, const Config& config) {
+  auto lora = lora_config(config);
+  if (!lora) return "";
+  for (const auto& parameter : inputs.model->parameters()) {
+    const auto end = parameter.name.rfind(".lora_A.weight");
+    if (parameter.adapter && end != std::string::npos) lora->modules.push_back(parameter.name.substr(0, end));
+  }
+  return checkpoint::adapter_text({*lora, config.model.weights.value_or(""), inputs.base_sums},
+                                  inputs.llama.layers);
+}
+
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
   in.llama = read_model_config(c, model_text);
-  in.model = model::make_llama(in.llama, fp8_recipe(c));
+  in.model = model::make_llama(in.llama, fp8_recipe(c), lora_config(c));
+  if (c.lora.rank > 0 && !c.model.weights) {
+    throw_user_error(
+        "lora.rank = {} needs model.weights: adapters are trained on a model, not on random weights",
+        c.lora.rank);
+  }
+  for (const auto& parameter : in.model->parameters()) {
+    if (c.lora.rank > 0 && !parameter.adapter) in.base_sums[parameter.name] = 0;
+  }
   const auto open = [&](const char* key, const std::string& path) {
     return with_source(fmt::format("{} = ", key), path, [&] {
       auto file = std::make_unique<data::TokenFile>(path);

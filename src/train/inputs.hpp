@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/model/llama.hpp"
@@ -20,10 +21,15 @@ struct Inputs {
   std::unique_ptr<data::Sampler> sampler;
   data::BatchOptions batch_options;
   checkpoint::TrainingState fresh;  ///< of a run that has not begun
+  /// Of a run that trains adapters: its base. Before it is read, zeros.
+  checkpoint::TensorSums base_sums = {};
 
   /// Whether sequences can consist of several documents that do not see each other.
   bool packs_documents() const;
 };
+
+/// What checkpoints of the run say of adapters and their base: CheckpointTexts::adapter; empty where there are none.
+std::string adapter_text_of(const Inputs& inputs, const Config& config);
 
 /// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them
 int micro_batches_of_step(const Config& config, int ranks);

@@ -316,7 +316,7 @@ void Preflight::compare_facts(const std::vector<Facts>& facts) {
 /// What the run would start from, and what computes it.
 void Preflight::choose() {
   start_ = choose_start(world_, config_, texts_, inputs_, refused_, log_);
-  if (start_.checkpoint.empty() && config_.model.weights) {
+  if (!start_.weights.empty()) {
     comm::agree(world_, [&] {
       check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
                        "give the model.config that belongs to the weights");
@@ -603,9 +603,11 @@ void Preflight::check_checkpoint() {
   const fs::path file = checkpoint::checkpoint_path(folder_path_, state_.step + kSteps);
   const auto before = state_sums(device, engine_->pieces_to_load(), *engine_, moments);
   const auto tensors = tensors_to_save(*engine_, CheckpointContent::all);
-  const auto pieces = infer::tensor_pieces(engine_->pieces_to_save());
+  const auto stored = infer::stored_tensors(*engine_);
+  const auto pieces = infer::tensor_pieces(*engine_, engine_->pieces_to_save(), stored);
   const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
-                                          inputs_.train_file->notes().chat_template};
+                                          inputs_.train_file->notes().chat_template,
+                                          adapter_text_of(inputs_, config_)};
   const std::string advice = fmt::format("; look at the file system of {}", config_.run.dir);
   auto& figures = result_.figures;
   const bool done = attempt("checkpoint", advice, [&] {
@@ -618,11 +620,17 @@ void Preflight::check_checkpoint() {
     double begin = steady_seconds();
     checkpoint::save_checkpoint(world_, device, file, {tensors, pieces, state_, texts}, settings);
     figures.save_seconds = slowest(steady_seconds() - begin);
-    const auto to_load = engine_->pieces_to_load();
+    auto to_load = engine_->pieces_to_load();
+    if (stored == infer::Tensors::adapters) {  // the base is not in the file
+      std::erase_if(to_load, [&](const auto& piece) {
+        return !engine_->model().parameters()[static_cast<std::size_t>(piece.parameter)].adapter;
+      });
+    }
     wipe(to_load);
     begin = steady_seconds();
-    checkpoint::load_checkpoint(world_, device, file, infer::tensor_infos(*engine_),
-                                infer::tensor_pieces(to_load), {.io = config_.checkpoint.io, .log = log_});
+    checkpoint::load_checkpoint(world_, device, file, infer::tensor_infos(*engine_, stored),
+                                infer::tensor_pieces(*engine_, to_load, stored),
+                                {.io = config_.checkpoint.io, .log = log_});
     figures.load_seconds = slowest(steady_seconds() - begin);
   });
   if (done) check_same_state(before, moments);

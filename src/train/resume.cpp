@@ -93,6 +93,20 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const model:
                    "set run.resume_with_changes = true if that is meant");
 }
 
+/// A checkpoint of adapters is one of a run that trains adapters, and no other.
+void check_adapters(const Checkpoint& checkpoint, const Config& config) {
+  const bool holds_adapters = !checkpoint.summary.texts.adapter.empty();
+  if (holds_adapters == (config.lora.rank > 0)) return;
+  if (holds_adapters) {
+    throw_user_error(
+        "{} holds adapters alone, and lora.rank = 0 trains a whole model; set lora.rank to that of its run",
+        checkpoint.file.string());
+  }
+  throw_user_error(
+      "{} holds a whole model, and lora.rank = {} trains adapters; start another run, with that as model.weights",
+      checkpoint.file.string(), config.lora.rank);
+}
+
 std::string rope_scaling_text(const model::LlamaConfig& model) {
   if (!model.rope_scaling) return "none";
   const auto& r = *model.rope_scaling;
@@ -162,6 +176,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
     if (start.weights != *config.model.weights)
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
+  if (config.lora.weights) start.adapter = checkpoint::resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights,
               [&] { check_tokenizers(config, inputs, start.weights, log); });
@@ -212,15 +227,18 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
              checkpoint->file.string());
   }
   check_fits(*checkpoint, config, inputs.llama);
+  check_adapters(*checkpoint, config);
   const Continuing run{checkpoint->summary, config, texts, inputs.fresh, data};
   const auto changes = changes_of(run);
   refuse_changes(config, changes, checkpoint->file.string());
   report_changes(run, changes, log);
   const checkpoint::TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
-  return {.checkpoint = checkpoint->file,
-          .finished = is_finished(*checkpoint, config, state, log),
-          .run_text = recorded_text(run),
-          .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
+  return {
+      .checkpoint = checkpoint->file,
+      .finished = is_finished(*checkpoint, config, state, log),
+      .weights = config.lora.rank > 0 ? checkpoint::resolve_weights(*config.model.weights, log) : fs::path(),
+      .run_text = recorded_text(run),
+      .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
 }
 
 }  // namespace

@@ -33,11 +33,13 @@ void check_same_model(const model::LlamaConfig& run, const std::string& run_sour
 struct Start {
   std::filesystem::path checkpoint = {};  ///< empty: from the beginning
   bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so
-  std::filesystem::path weights = {};     ///< from the beginning: what model.weights names; empty: random
-  std::string run_text = {};              ///< the configuration to record: as it really is
-  std::string placement = {};             ///< the checkpoint's note run.placement: placement_note()
+  /// What model.weights names, where it is read: from the beginning, and always of a run that trains adapters; empty: random
+  std::filesystem::path weights = {};
+  std::filesystem::path adapter = {};  ///< from the beginning: what lora.weights names; empty: random
+  std::string run_text = {};           ///< the configuration to record: as it really is
+  std::string placement = {};          ///< the checkpoint's note run.placement: placement_note()
 
-  auto members() { return std::tie(checkpoint, finished, weights, run_text, placement); }
+  auto members() { return std::tie(checkpoint, finished, weights, adapter, run_text, placement); }
 };
 
 /// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.

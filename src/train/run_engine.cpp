@@ -3,6 +3,8 @@
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
@@ -25,6 +27,11 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
   fsdp::EngineOptions options;
   comm::agree(world, [&] {
     if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
+    if (compute.on_gpu() && config.lora.rank > 0) {
+      throw_user_error(
+          "lora.rank = {}: llampi does not support LoRA adapters on GPUs yet; train them on CPUs (--run.device=cpu)",
+          config.lora.rank);
+    }
     options = engine_options(config, *inputs.model, micro_batches,
                              compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });
@@ -41,14 +48,44 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
           std::move(decisions)};
 }
 
-checkpoint::TrainingState fill_from_start(comm::World& world, device::Device& device, fsdp::Engine& engine,
-                                          const Start& start, const Inputs& inputs, const Config& config,
-                                          const Log& log) {
+namespace {
+
+/// The base, and the adapters of a run that begins.
+void fill_adapters(comm::World& world, device::Device& device, fsdp::Engine& engine, const Start& start,
+                   Inputs& inputs, const Config& config) {
+  with_source(kWeightsKey, start.weights, [&] {
+    inputs.base_sums =
+        infer::load_base(world, device, start.weights, inputs.llama, engine, config.fsdp.sync_init);
+  });
   if (!start.checkpoint.empty()) {
-    return checkpoint::load_checkpoint(world, device, start.checkpoint, infer::tensor_infos(engine),
-                                       infer::tensor_pieces(engine.pieces_to_load()),
-                                       {config.checkpoint.io, config.run.resume_with_changes, log});
+    comm::on_rank_0(world, [&] {
+      const auto adapter = checkpoint::read_checkpoint_summary(start.checkpoint).texts.adapter;
+      const auto info = checkpoint::parse_adapter(adapter, start.checkpoint.string());
+      checkpoint::require_same_base(inputs.base_sums, info.base_sums, kWeightsKey + start.weights.string(),
+                                    start.checkpoint.string());
+    });
+  } else if (config.lora.weights) {
+    with_source("lora.weights = ", start.adapter, [&] {
+      infer::load_adapters(world, device, start.adapter, *lora_config(config), engine, config.fsdp.sync_init);
+    });
+  } else {
+    engine.initialise_adapters(config.run.seed);
   }
+}
+
+}  // namespace
+
+checkpoint::TrainingState fill_from_start(comm::World& world, device::Device& device, fsdp::Engine& engine,
+                                          const Start& start, Inputs& inputs, const Config& config,
+                                          const Log& log) {
+  if (config.lora.rank > 0) fill_adapters(world, device, engine, start, inputs, config);
+  if (!start.checkpoint.empty()) {
+    return checkpoint::load_checkpoint(
+        world, device, start.checkpoint, infer::tensor_infos(engine, infer::stored_tensors(engine)),
+        infer::tensor_pieces(engine, engine.pieces_to_load(), infer::stored_tensors(engine)),
+        {config.checkpoint.io, config.run.resume_with_changes, log});
+  }
+  if (config.lora.rank > 0) return {};
   if (config.model.weights) {
     with_source(kWeightsKey, start.weights, [&] {
       infer::load_weights(world, device, start.weights, inputs.llama, engine, config.fsdp.sync_init,

@@ -32,10 +32,11 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
 model::LlamaConfig config_of_start(const Start& start);
 
 /// Fills the engine with what a run starts from: a checkpoint, weights, or initial values. Returns what the checkpoint
-/// says of the run; nothing of note without one. Collective.
+/// says of the run; nothing of note without one. Of a run that trains adapters, the base comes from model.weights in any case,
+/// and its checksums are noted in `inputs`. Collective.
 /// @throws DamagedCheckpoint on all ranks, and UserError
 checkpoint::TrainingState fill_from_start(comm::World& world, device::Device& device, fsdp::Engine& engine,
-                                          const Start& start, const Inputs& inputs, const Config& config,
+                                          const Start& start, Inputs& inputs, const Config& config,
                                           const Log& log);
 
 }  // namespace llampi::train

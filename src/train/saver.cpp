@@ -57,7 +57,7 @@ checkpoint::FileSettings file_settings(const Config& config) {
 }
 
 std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content) {
-  auto tensors = infer::tensor_infos(engine);
+  auto tensors = infer::tensor_infos(engine, infer::stored_tensors(engine));
   for (auto& tensor : tensors) tensor.optimizer = tensor.optimizer && content == CheckpointContent::all;
   return tensors;
 }
@@ -125,7 +125,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
                          CheckpointContent content) const {
   const auto& config = run_.config;
   const fs::path file = file_of(state.step);
-  auto own = infer::tensor_pieces(pieces);
+  auto own = infer::tensor_pieces(run_.engine, pieces, infer::stored_tensors(run_.engine));
   if (content == CheckpointContent::weights) {
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
   }

@@ -251,7 +251,8 @@ void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
 }
 
 checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
-  return {inputs_.llama.json, start_.run_text, inputs_.train_file->notes().chat_template};
+  return {inputs_.llama.json, start_.run_text, inputs_.train_file->notes().chat_template,
+          adapter_text_of(inputs_, config_)};
 }
 
 void Trainer::open_run_folder() {
@@ -373,7 +374,7 @@ Outcome Trainer::run_watched() {
   std::vector<checkpoint::Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;
-  if (start_.checkpoint.empty() && config_.model.weights) {
+  if (!start_.weights.empty()) {
     comm::agree(world_, [&] {
       check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
                        "give the model.config that belongs to the weights");
@@ -432,7 +433,11 @@ double Trainer::seconds_to_save() const {
 
 /// Not measured yet: on slow disks, which take 200 MB/s from each node.
 double Trainer::guessed_seconds_to_save() const {
-  const auto bytes = 12.0 * static_cast<double>(inputs_.model->parameter_elements());
+  double elements = 0;
+  for (const auto& parameter : inputs_.model->parameters()) {
+    if (config_.lora.rank == 0 || parameter.adapter) elements += static_cast<double>(parameter.elements());
+  }
+  const double bytes = 12 * elements;
   return 1 + bytes / (200e6 * world_.topology().nodes);
 }
 

@@ -56,6 +56,18 @@ def whole_safetensors_file(dtype, width):
     return safetensors_file(compact(header), bytes(begin))
 
 
+def adapter_config():
+    good = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "bias": "none", "target_modules": ["q_proj"]}
+    write_all("adapter_config", {
+        "good_peft": json.dumps(good, indent=2),
+        "good_checkpoint": compact(good | {"use_rslora": True, "base_checksums": {"lm_head.weight": 4294967295}}),
+        "bad_dora": compact(good | {"use_dora": True}),
+        "bad_rank": compact(good | {"r": 0.5}),
+        "bad_sum": compact(good | {"base_checksums": {"lm_head.weight": -1}}),
+        "bad_deep": "[" * 1000,
+    })
+
+
 def safetensors():
     whole = whole_safetensors_file("F16", 2)
     one = '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -339,8 +351,8 @@ def main():
     for path in CORPUS.glob("*/*"):
         if not path.name.startswith("found_"):
             path.unlink()
-    for make in (safetensors, safetensors_index, model_config, ini_config, tokenizer_json, tokenizer_model, tokenizer_neighbours,
-                 text_line, chat_line, chat_template):
+    for make in (safetensors, safetensors_index, model_config, adapter_config, ini_config, tokenizer_json, tokenizer_model,
+                 tokenizer_neighbours, text_line, chat_line, chat_template):
         make()
     for folder in sorted(CORPUS.iterdir()):
         files = list(folder.iterdir())

@@ -59,6 +59,8 @@ struct CheckpointTexts {
   std::string run_config;    ///< ini
   /// Jinja: of the conversations that the run was trained on; empty: none, or the token file does not say
   std::string chat_template = {};
+  /// JSON (adapter.hpp): the file holds adapters alone; empty: a whole model
+  std::string adapter = {};
 };
 
 /// Who moves the values of a file.

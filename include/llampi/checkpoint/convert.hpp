@@ -16,6 +16,8 @@ namespace llampi::checkpoint {
 struct ExportRequest {
   std::filesystem::path checkpoint;
   std::filesystem::path output;  ///< folder; made if it does not exist
+  /// Of a checkpoint of adapters, or PEFT's folder: the model that they are merged into.
+  std::filesystem::path base = {};
   DType dtype = DType::float32;  ///< or bfloat16
   std::int64_t max_shard_bytes = 5'000'000'000;
   /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
@@ -30,6 +32,10 @@ struct ExportRequest {
 /// @throws UserError without `overwrite` if the output already holds weights, a config.json, or files of
 /// a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
 void export_folder(comm::World& world, const ExportRequest& request, const Log& log);
+
+/// Writes the adapters in a checkpoint as PEFT's folder: adapter_model.safetensors in float32, and adapter_config.json last.
+/// Collective. @throws UserError as export_folder() does
+void export_adapter(comm::World& world, const ExportRequest& request, const Log& log);
 
 /// A checkpoint of step 0 without optimizer state, for model.weights. Collective.
 /// @param overwrite a file that is there is replaced whatever it is; if not, only one that import_folder()

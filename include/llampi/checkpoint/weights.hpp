@@ -12,6 +12,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/core/words.hpp"
+#include "llampi/io/block_sums.hpp"
 
 namespace llampi::checkpoint {
 
@@ -49,10 +50,12 @@ constexpr auto word_table(WeightsReading) {
 /// Fills the `model` member of each piece, rounded to nearest even where it is narrower than the file. Strict
 /// as check_tensors(). Collective.
 /// @param source on every rank; with `broadcast` only rank 0 reads more than headers
+/// @param sums if not null, the sums of what this rank has read are added, as float32, RangeSum::dataset being an index into
+/// `tensors`: those of all ranks cover what the pieces of all ranks do
 /// @throws UserError, the same on all ranks
 void load_weights(comm::World& world, device::Runtime& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                  WeightsReading reading = WeightsReading::each);
+                  WeightsReading reading = WeightsReading::each, std::vector<io::RangeSum>* sums = nullptr);
 
 /// A checkpoint without optimizer state, of step 0, from weights; every rank reads and writes an equal share.
 /// Collective. @throws UserError as save_checkpoint(), and without `overwrite` for a file that is there and

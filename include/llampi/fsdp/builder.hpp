@@ -95,6 +95,7 @@ struct ProgramSpec {
   std::int64_t shared_workspace = 0;  ///< bytes that the device's operations share
   bool stages_inputs = false;         ///< OperationSizes::stages_inputs()
   bool snapshot = false;              ///< room to save the state while training goes on
+  bool saves_frozen = true;           ///< frozen units are part of what is saved
 };
 
 /// The program, not yet placed.

@@ -37,9 +37,10 @@ struct EngineOptions {
   BlockCheckpointing checkpointing = {};
   Precision precision;
   Offload offload;
-  bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
-  bool snapshot = false;   ///< room for Engine::snapshot()
-  std::uint64_t seed = 0;  ///< of stochastic rounding
+  bool graph = false;        ///< steps are captured and replayed, where the device can; no bit changes
+  bool snapshot = false;     ///< room for Engine::snapshot()
+  bool saves_frozen = true;  ///< false: what is saved has none of the frozen units, which come from elsewhere
+  std::uint64_t seed = 0;    ///< of stochastic rounding
   optim::AdamWConstants adamw;
   double clip_grad_norm = 0;                  ///< 0: off
   std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only

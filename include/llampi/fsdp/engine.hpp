@@ -66,13 +66,16 @@ class Engine {
 
   /// Initial values by Philox, keyed by (seed, name, element): the same for every world size and strategy.
   void initialise(std::uint64_t seed);
+  /// The same of adapters (model::Parameter::adapter) alone.
+  void initialise_adapters(std::uint64_t seed);
   /// What this rank must be given, which replicas need to be given too, unless they divide the optimizer state. The caller
   /// may write it until the next step or evaluation, in which shards follow: so all ranks ask, or none.
   std::vector<StatePiece> pieces_to_load();
   /// What this rank holds, with what other ranks hold as well; where replicas divide the optimizer state, of the parameters
   /// only, as they are gathered: all ranks ask, or none. To be read only.
   std::vector<StatePiece> pieces_held() const;
-  /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
+  /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces, but for what
+  /// EngineOptions::saves_frozen leaves out.
   std::vector<StatePiece> pieces_to_save() const;
   /// A copy of pieces_to_save() in host memory, which steps leave unchanged until the next snapshot. A GPU may still be
   /// copying when this returns. Steps can follow at once: only the update waits for the copies. Call

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "llampi/core/tensor.hpp"
 
@@ -10,7 +11,9 @@ namespace llampi::fsdp {
 
 /// dtypes by role. Master parameters and moments are kept on each rank's shard.
 struct Precision {
-  DType param = DType::float32;    ///< gathered
+  DType param = DType::float32;  ///< gathered
+  /// Of frozen units, kept and gathered; none: param.
+  std::optional<DType> frozen = {};
   DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
   DType reduce = DType::float32;   ///< gradients while they travel; sums are formed in gradient()
   DType master = DType::float32;
@@ -18,7 +21,7 @@ struct Precision {
   /// Sharded gradients, in which micro-batches add up: gradient(), or `reduce` where memory is short.
   DType gradient_shard = DType::float32;
 
-  bool widens() const { return param != compute; }
+  DType gathered(bool is_frozen) const { return is_frozen ? frozen.value_or(param) : param; }
   /// True if gradients are kept in less than they are computed in.
   bool shortens_gradient() const { return gradient_shard != gradient(); }
   /// Of the sums that gradients are; GPUs may write them in gradient_shard at once.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/compute.hpp"
@@ -19,6 +20,15 @@ namespace llampi::infer {
 
 /// The parameters as checkpoints and safetensors name them.
 std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine);
+/// Of a model with adapters: these, or all but these, which is their base.
+enum class Tensors : std::uint8_t { all, adapters, base };
+/// What checkpoints of this engine hold.
+Tensors stored_tensors(const fsdp::Engine& engine);
+std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine, Tensors which);
+/// Those pieces that belong to them, as pieces of tensor_infos(engine, which).
+std::vector<checkpoint::TensorPiece> tensor_pieces(const fsdp::Engine& engine,
+                                                   const std::vector<fsdp::StatePiece>& pieces,
+                                                   Tensors which);
 std::vector<checkpoint::TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
 /// The name of the unit that a parameter belongs to.
 std::string unit_of(const fsdp::Engine& engine, int parameter);
@@ -33,6 +43,14 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
                   checkpoint::WeightsReading reading = checkpoint::WeightsReading::each,
                   const checkpoint::LoadSettings& settings = {});
 
+/// Fills the base of an engine with adapters from a Hugging Face folder or a checkpoint. Collective. Returns its checksums.
+checkpoint::TensorSums load_base(comm::World& world, device::Device& device,
+                                 const std::filesystem::path& weights, const model::LlamaConfig& config,
+                                 fsdp::Engine& engine, checkpoint::WeightsReading reading);
+/// Fills the adapters from a file of adapters, which must have the same rank, scaling and linear maps. Collective.
+void load_adapters(comm::World& world, device::Device& device, const std::filesystem::path& adapter,
+                   const model::LoraConfig& config, fsdp::Engine& engine, checkpoint::WeightsReading reading);
+
 /// A model for forward passes only, with its weights. Collective.
 struct InferenceSession {
   model::LlamaConfig config;
@@ -40,8 +58,9 @@ struct InferenceSession {
   comm::Compute compute;
   std::unique_ptr<fsdp::Engine> engine;
 };
+/// @param adapter PEFT's folder or a checkpoint of adapters, which are merged into the weights; empty: none
 InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
                                     model::BatchShape batch, const comm::DeviceOptions& options,
-                                    const Log& log);
+                                    const Log& log, const std::filesystem::path& adapter = {});
 
 }  // namespace llampi::infer

@@ -14,6 +14,8 @@ struct TextOptions {
   /// holds one, or else bytes, if the model has just 256 tokens.
   std::string tokenizer;
   std::vector<std::filesystem::path> folders;
+  /// PEFT's folder or a checkpoint of adapters, which are merged into the weights; empty: none
+  std::filesystem::path adapter = {};
   std::string chat_template = "auto";  ///< or one of template_names()
   std::string template_date = "auto";  ///< of templates that write one
 };

@@ -174,7 +174,7 @@ struct UnitReport {
   bool frozen = false;
 };
 std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
-                                     DType param_dtype);
+                                     const fsdp::Precision& precision);
 
 struct PlanReport {
   Machine machine;

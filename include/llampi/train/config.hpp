@@ -21,6 +21,7 @@
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/fp8_recipe.hpp"
+#include "llampi/model/lora.hpp"
 #include "llampi/optim/schedule.hpp"
 
 namespace llampi::train {
@@ -140,6 +141,14 @@ struct Config {
     std::string config;                  ///< config.json, or the folder that holds it
     std::optional<std::string> weights;  ///< file or folder; none: random
   } model;
+  struct {
+    std::int64_t rank = 0;  ///< 0: no adapters
+    double alpha = 16, dropout = 0;
+    std::string targets = model::LoraConfig::kDefaultTargets;  ///< regular expression
+    model::LoraScaling scaling = model::LoraScaling::standard;
+    DType base_dtype = DType::bfloat16;
+    std::optional<std::string> weights;  ///< adapters to start from; none: as PEFT initialises them
+  } lora;
   struct {
     std::string train, eval;      ///< token files
     std::int64_t seq_len = 1024;  ///< tokens

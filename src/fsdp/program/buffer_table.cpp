@@ -52,7 +52,7 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
                      .uploaded = state_placement(spec.precision, spec.offload).host_shard,
                      .gathered = unit.shards > 1,
                      .fp8 = unit.fp8,
-                     .cast = spec.precision.widens() && !unit.fp8,
+                     .cast = spec.precision.gathered(unit.frozen) != spec.precision.compute && !unit.fp8,
                      .reduced = unit.shards > 1 || spec.replicas > 1 || shortens || tree,
                      .cast_gradient = spec.precision.reduce != written});
   }
@@ -146,8 +146,9 @@ void BufferTable::add_states() {
     auto& state = program_.persistent.units.emplace_back();
     // What is cast to 8 bits can be cast from the master, if that is on the device.
     const bool from_master = unit.fp8 && !unit.frozen && !placement_.host_master;
-    state.master = state.shard = keep(
-        Purpose::parameter_shard, from_master ? precision.master : precision.param, placement_.host_shard);
+    state.master = state.shard =
+        keep(Purpose::parameter_shard, from_master ? precision.master : precision.gathered(unit.frozen),
+             placement_.host_shard);
     if (unit.frozen) continue;
     if (placement_.own_master && !from_master)
       state.master = keep(Purpose::master, precision.master, placement_.host_master);
@@ -161,6 +162,7 @@ void BufferTable::add_states() {
 void BufferTable::add_snapshots() {
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
     auto& state = program_.persistent.units[u];
+    if (spec_.units[u].frozen && !spec_.saves_frozen) continue;
     const std::int64_t n = (spec_.units[u].shard_elements + spec_.replicas - 1) / spec_.replicas;
     const auto copy_of = [&](BufferId kept) {
       if (kept == BufferId::none) return BufferId::none;
@@ -214,8 +216,8 @@ BufferId BufferTable::transposed(int weight) {
 BufferId BufferTable::unsharded(int unit, Pass pass) {
   const Unit& of = spec_.units[unit];
   return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
-    return of_unit(Purpose::unsharded_params, unit, of.fp8 ? DType::float8_e4m3fn : spec_.precision.param,
-                   of.flat_elements());
+    return of_unit(Purpose::unsharded_params, unit,
+                   of.fp8 ? DType::float8_e4m3fn : spec_.precision.gathered(of.frozen), of.flat_elements());
   });
 }
 

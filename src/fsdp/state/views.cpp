@@ -27,6 +27,7 @@ std::vector<StatePiece> StateViews::pieces(const RangeOf& range_of, const HomeOf
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
     const auto& unit = compiled_.units[u];
     const Home home = home_of(u);
+    if (home.master == BufferId::none) continue;
     const ShardRange range = range_of(u);
     for (const auto& piece : shard_pieces(unit, shards_.rank())) {
       const std::int64_t from = std::max(range.begin, piece.shard_offset);
@@ -48,7 +49,11 @@ std::vector<StatePiece> StateViews::pieces(const RangeOf& range_of, const HomeOf
 }
 
 std::vector<StatePiece> StateViews::to_save() const {
-  return pieces([this](int u) { return saved_part(u); }, [this](int u) { return kept(u); });
+  const auto home = [this](int u) {
+    const bool left_out = compiled_.units[static_cast<std::size_t>(u)].frozen && !options_.saves_frozen;
+    return left_out ? Home{BufferId::none, BufferId::none, BufferId::none} : kept(u);
+  };
+  return pieces([this](int u) { return saved_part(u); }, home);
 }
 
 std::vector<StatePiece> StateViews::to_load() const {

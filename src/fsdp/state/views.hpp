@@ -25,7 +25,8 @@ class StateViews {
         shards_(shards),
         replicas_(replicas) {}
 
-  /// Of what replicas hold alike, this rank's part: every element of the model is in one rank's pieces.
+  /// Of what replicas hold alike, this rank's part: every element of the model is in one rank's pieces, but for those of
+  /// frozen units without EngineOptions::saves_frozen.
   std::vector<StatePiece> to_save() const;
   /// What this rank must be given: all that it keeps, with what replicas keep as well.
   std::vector<StatePiece> to_load() const;

@@ -32,12 +32,15 @@ diff <(sed -E 's/step-[0-9]+/step-N/' shown) <(sed -E 's/step-[0-9]+/step-N/' pr
 
 count=$(wc -l <input/sums/heldout.jsonl)
 mapfile -t right < <(sed -n "s/^accuracy .*: \([0-9]*\) of $count questions answered right\$/\1/p" output)
-((${#right[@]} == 2)) || fail "there should be two counts of right answers to $count questions"
+((${#right[@]} == 3)) || fail "there should be three counts of right answers to $count questions"
 [[ -s runs/sums/chat-hf/model.safetensors && -s runs/sums/chat-hf/tokenizer.json ]] || fail "chat-hf is not whole"
 if [[ -z $steps ]]; then
     ((right[0] * 20 < count)) || fail "too many right answers before fine-tuning: ${right[0]}"
     ((right[1] * 10 > count * 9)) || fail "too few right answers after fine-tuning: ${right[1]}"
+    ((right[2] * 10 > count * 9)) || fail "too few right answers with adapters: ${right[2]}"
     cmp <(tail -n 1 output) <(echo 68) >&2
+    sed -nE 's/^.*model: ([0-9,]*) parameters \(([0-9,]*) trained\).*/\1 \2/p' output | tr -d , |
+        awk '{ found = 1; if ($2 * 20 >= $1) exit 1 } END { exit !found }' || fail "adapters are not under 5 % of the parameters"
 else
     # Fine-tuning began with the weights that were exported: random ones begin within 0.5 of ln 312 = 5.74.
     loss=$(sed -n 's/^{"step": 1, "loss": \([0-9.]*\),.*/\1/p' runs/sums/chat/metrics.jsonl)

@@ -102,6 +102,13 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                         "--run.resume_with_changes=true",
                                                         "--run.max_hours=1.5",
                                                         "--model.weights=w",
+                                                        "--lora.rank=8",
+                                                        "--lora.alpha=4.5",
+                                                        "--lora.dropout=0.25",
+                                                        "--lora.targets=up_proj",
+                                                        "--lora.scaling=rslora",
+                                                        "--lora.base_dtype=float32",
+                                                        "--lora.weights=a",
                                                         "--data.eval=e",
                                                         "--data.seq_len=64",
                                                         "--data.shuffle=false",
@@ -156,6 +163,13 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_TRUE(c.run.resume_with_changes);
   EXPECT_EQ(c.run.max_hours, 1.5);
   EXPECT_EQ(c.model.weights, "w");
+  EXPECT_EQ(c.lora.rank, 8);
+  EXPECT_EQ(c.lora.alpha, 4.5);
+  EXPECT_EQ(c.lora.dropout, 0.25);
+  EXPECT_EQ(c.lora.targets, "up_proj");
+  EXPECT_EQ(c.lora.scaling, model::LoraScaling::rslora);
+  EXPECT_EQ(c.lora.base_dtype, DType::float32);
+  EXPECT_EQ(c.lora.weights, "a");
   EXPECT_EQ(c.data.eval, "e");
   EXPECT_EQ(c.data.seq_len, 64);
   EXPECT_FALSE(c.data.shuffle);
@@ -353,7 +367,7 @@ TEST_F(OptionsTest, ValuesThatAskForNothingAreAccepted) {
 
 TEST_F(OptionsTest, TheConfigurationsThatComeWithTheProgramCanBeTrained) {
   for (const std::string name :
-       {"small", "sums-base", "sums-chat", "llama3-8b", "llama3-8b-chat", "llama3-70b"}) {
+       {"small", "sums-base", "sums-chat", "sums-lora", "llama3-8b", "llama3-8b-chat", "llama3-70b"}) {
     const std::string file = LLAMPI_TEST_DATA "/../input/" + name + ".ini";
     EXPECT_EQ(resolve_config({"--config=" + file}).run.device,
               name.starts_with("llama3") ? device::DeviceChoice::cuda : device::DeviceChoice::automatic)

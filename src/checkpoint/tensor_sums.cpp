@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checksums of the tensors of a model, by which adapters name their base.
+#include <algorithm>
+#include <array>
+
+#include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/io/block_sums.hpp"
+
+namespace llampi::checkpoint {
+namespace {
+
+std::uint32_t sum_of_blocks(std::uint32_t before, std::uint32_t block) {
+  std::array<std::byte, 4> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(block >> (8 * i) & 0xFF);
+  return io::crc32_of(bytes, before);
+}
+
+}  // namespace
+
+TensorSums sums_of_tensors(comm::World& world, const std::vector<TensorInfo>& tensors,
+                           std::vector<io::RangeSum> sums) {
+  std::vector<std::int64_t> elements;
+  for (const auto& tensor : tensors) elements.push_back(elements_of(tensor.shape));
+  const auto combined = [&](std::vector<io::RangeSum> of) {
+    return io::combine(std::move(of), elements, io::kChecksumBlockElements);
+  };
+  io::BlockSums own = combined(std::move(sums));
+  own.whole.insert(own.whole.end(), own.parts.begin(), own.parts.end());
+  const io::BlockSums all = combined(comm::gather_values(world, own.whole));
+  std::vector<std::uint32_t> result(tensors.size(), 0);
+  std::vector<std::int64_t> blocks(tensors.size(), 0);
+  for (const auto& block : all.whole) {
+    const auto t = static_cast<std::size_t>(block.dataset);
+    result[t] = sum_of_blocks(result[t], block.crc);
+    ++blocks[t];
+  }
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      require(blocks[t] == io::blocks_of(elements[t], io::kChecksumBlockElements),
+              "checksums of a base that was read once, by all ranks together");
+    }
+  });
+  result = comm::broadcast_value(world, result);
+  TensorSums by_name;
+  for (std::size_t t = 0; t < tensors.size(); ++t) by_name[tensors[t].name] = result[t];
+  return by_name;
+}
+
+TensorSums sums_of_source(comm::World& world, const WeightsSource& source) {
+  std::vector<io::RangeSum> sums;
+  comm::agree(world, [&] {
+    std::vector<float> values(static_cast<std::size_t>(kTransferElements));
+    std::int64_t part = 0;
+    for (int t = 0; t < static_cast<int>(source.tensors().size()); ++t) {
+      const std::int64_t elements = elements_of(source.tensors()[static_cast<std::size_t>(t)].shape);
+      for (std::int64_t begin = 0; begin < elements; begin += kTransferElements, ++part) {
+        if (part % world.size() != world.rank()) continue;
+        const std::int64_t count = std::min(kTransferElements, elements - begin);
+        source.read(t, begin, count, values.data());
+        io::add_sums(sums, t, begin, std::span<const float>(values).first(static_cast<std::size_t>(count)),
+                     io::kChecksumBlockElements);
+      }
+    }
+  });
+  return sums_of_tensors(world, source.tensors(), std::move(sums));
+}
+
+std::unique_ptr<WeightsSource> merge_checked(comm::World& world, std::unique_ptr<WeightsSource> base,
+                                             Adapter adapter) {
+  if (!adapter.info.base_sums.empty()) {
+    const TensorSums found = sums_of_source(world, *base);
+    comm::agree(world, [&] {
+      require_same_base(found, adapter.info.base_sums, base->path().string(), adapter.path.string());
+    });
+  }
+  std::unique_ptr<WeightsSource> merged;
+  comm::agree(world, [&] { merged = merge(std::move(base), std::move(adapter)); });
+  return merged;
+}
+
+void require_same_base(const TensorSums& found, const TensorSums& expected, const std::string& base,
+                       const std::string& adapter) {
+  if (expected.empty()) return;
+  std::vector<std::string> different;
+  for (const auto& [name, sum] : expected) {
+    const auto here = found.find(name);
+    if (here == found.end() || here->second != sum) different.push_back(name);
+  }
+  if (different.empty() && found.size() == expected.size()) return;
+  throw_user_error("{} is not the model that the adapters in {} were trained on: {} {}; give that model",
+                   base, adapter, different.empty() ? "more tensors than that has" : names_text(different),
+                   different.size() > 1 || different.empty() ? "differ" : "differs");
+}
+
+}  // namespace llampi::checkpoint

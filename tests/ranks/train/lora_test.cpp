@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that train adapters: the base stays as it is and outside of checkpoints, and every way of running has the same bits.
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "llampi/checkpoint/adapter.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/half.hpp"
+#include "ranks/train/run_fixture.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Lora : public Train {
+ protected:
+  Lora() {
+    auto base = config("base");
+    base.train.steps = 4;
+    run(base);
+    base_ = checkpoint::checkpoint_path(folder_ / "base", 4).string();
+  }
+
+  Config lora(const std::string& name) const {
+    Config c = config(name);
+    c.model.weights = base_;
+    c.lora.rank = 4;
+    c.lora.targets = "proj";
+    c.lora.dropout = 0.1;
+    return c;
+  }
+
+  std::vector<std::string> names(const std::string& run, std::int64_t step) const {
+    std::vector<std::string> names;
+    for (const auto& tensor :
+         checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / run, step)).tensors)
+      names.push_back(tensor.name);
+    return names;
+  }
+
+  std::string base_;
+};
+
+struct Choice {
+  std::string name;
+  std::function<void(Config&)> apply;
+  bool only_scheduling = true;
+};
+
+std::vector<Choice> choices(int ranks) {
+  std::vector<Choice> all = {
+      {"shard_grad_op", [](Config& c) { c.fsdp.strategy = fsdp::Strategy::shard_grad_op; }},
+      {"wrap_none", [](Config& c) { c.fsdp.wrap = fsdp::WrapPolicy::none; }},
+      {"wrap_modules",
+       [](Config& c) {
+         c.fsdp.wrap = fsdp::WrapPolicy::modules,
+         c.fsdp.wrap_modules = {"LlamaAttention", "\\.mlp$", "lora_"};
+       }},
+      {"offload_params", [](Config& c) { c.fsdp.cpu_offload = CpuOffload::params; }},
+      {"offload_optimizer_host",
+       [](Config& c) {
+         c.fsdp.cpu_offload = CpuOffload::optimizer, c.fsdp.offload_step = OffloadStep::host;
+       }},
+      {"full", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::full; }},
+      {"selective", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::selective; }},
+      {"feed_forward", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::feed_forward; }},
+      {"async", [](Config& c) { c.checkpoint.async = true; }},
+      {"broadcast", [](Config& c) { c.fsdp.sync_init = checkpoint::WeightsReading::broadcast; }},
+      {"no_shard",
+       [](Config& c) {
+         c.fsdp.strategy = fsdp::Strategy::no_shard, c.fsdp.shard_optimizer_over_replicas = true;
+         c.run.verify_replicas_every = 3;
+       }},
+      {"bfloat16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = DType::bfloat16; }, false},
+      {"rslora",
+       [](Config& c) { c.lora.scaling = model::LoraScaling::rslora, c.lora.targets = "q_proj|down"; }, false},
+  };
+  if (ranks > 1) {
+    all.push_back(
+        {"hybrid",
+         [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 1; },
+         false});
+  }
+  return all;
+}
+
+TEST_F(Lora, EveryChoiceContinuesWithEqualBits) {
+  run(lora("plain"));
+  for (const auto& choice : choices(world().size())) {
+    SCOPED_TRACE(choice.name);
+    auto whole = lora(choice.name);
+    choice.apply(whole);
+    EXPECT_EQ(run(whole), Outcome::done);
+    if (choice.only_scheduling) {
+      EXPECT_EQ(curve(choice.name), curve("plain"));
+      EXPECT_EQ(tensors(choice.name, 12), tensors("plain", 12));
+    }
+    expect_equal_bits_from_step_8(whole, choice.name, "resumed-" + choice.name);
+  }
+}
+
+TEST_F(Lora, CheckpointsHoldAdaptersAloneAndNameTheirBase) {
+  run(lora("a"));
+  const auto summary = checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 12));
+  EXPECT_EQ(summary.tensors.size(), 2U * 7 * 2);  // blocks, linear maps, matrices
+  EXPECT_TRUE(std::ranges::all_of(summary.tensors, [](const auto& t) {
+    return t.optimizer && t.name.find(".lora_") != std::string::npos;
+  }));
+  const auto info = checkpoint::parse_adapter(summary.texts.adapter, "here");
+  EXPECT_EQ(info.config.rank, 4);
+  EXPECT_EQ(info.base, base_);
+  const auto source = checkpoint::open_checkpoint_weights(base_);
+  EXPECT_EQ(info.base_sums, checkpoint::sums_of_source(world(), *source));
+  // B begins as zeros, and so do the moments of A.
+  const auto values = tensors("a", 12);
+  for (const auto& tensor : values) EXPECT_TRUE(std::ranges::any_of(tensor, [](float x) { return x != 0; }));
+}
+
+TEST_F(Lora, TheBaseIsRoundedOnceAndStaysAsItIs) {
+  // A base of bfloat16 is the same in float32, so the whole run is.
+  auto rounded = config("rounded");
+  rounded.train.steps = 4;
+  rounded.fsdp.param_dtype = rounded.optimizer.master_dtype = DType::bfloat16;
+  run(rounded);
+  auto narrow = lora("narrow"), wide = lora("wide");
+  for (auto* c : {&narrow, &wide})
+    c->model.weights = checkpoint::checkpoint_path(folder_ / "rounded", 4).string();
+  wide.lora.base_dtype = DType::float32;
+  run(narrow), run(wide);
+  EXPECT_EQ(curve("narrow"), curve("wide"));
+  EXPECT_EQ(tensors("narrow", 12), tensors("wide", 12));
+}
+
+TEST_F(Lora, AnotherBaseIsRefusedOnResume) {
+  auto c = lora("a");
+  c.train.steps = 8;
+  c.optimizer.schedule = optim::Decay::constant;
+  run(c);
+  c.train.steps = 12;
+  c.model.weights = (folder_ / "moved.h5").string();
+  if (world().rank() == 0) fs::copy_file(base_, *c.model.weights);
+  world().barrier();
+  c.train.steps = 9;
+  EXPECT_EQ(run(c), Outcome::done);  // the same base, in another place
+
+  auto other = config("other");
+  other.train.steps = 4;
+  other.run.seed = 9;
+  run(other);
+  c.train.steps = 10;
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "other", 4).string();
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr("is not the model that the adapters in"),
+                                HasSubstr("model.embed_tokens.weight")));
+}
+
+TEST_F(Lora, AWholeModelAndAdaptersAreToldApart) {
+  run(lora("a"));
+  const std::string adapters = checkpoint::checkpoint_path(folder_ / "a", 12).string();
+  auto whole = config("b");
+  whole.run.resume = {ResumeFrom::Mode::file, adapters};
+  EXPECT_THAT(refusal(whole), HasSubstr("holds adapters alone, and lora.rank = 0"));
+  auto weights = config("c");
+  weights.model.weights = adapters;
+  EXPECT_THAT(refusal(weights), HasSubstr("holds adapters and not the model"));
+  auto back = lora("d");
+  back.run.resume = {ResumeFrom::Mode::file, base_};
+  EXPECT_THAT(refusal(back), HasSubstr("holds a whole model, and lora.rank = 4"));
+  auto random = lora("e");
+  random.model.weights.reset();
+  EXPECT_THAT(refusal(random), HasSubstr("lora.rank = 4 needs model.weights"));
+  auto frozen = lora("f");
+  frozen.optimizer.frozen = "norm";
+  EXPECT_THAT(refusal(frozen), HasSubstr("cannot be used with adapters"));
+}
+
+TEST_F(Lora, StartsFromOtherAdapters) {
+  run(lora("a"));
+  auto second = lora("second");
+  second.optimizer.lr = second.optimizer.min_lr = 0;
+  second.train.steps = 1;
+  second.lora.weights = (folder_ / "a").string();
+  run(second);
+  const auto there = tensors("a", 12), here = tensors("second", 1);
+  for (std::size_t t = 0; t < there.size(); t += 3) EXPECT_EQ(here[t], there[t]);
+  second = lora("third");
+  second.lora.weights = (folder_ / "a").string();
+  second.lora.alpha = 8;
+  EXPECT_THAT(refusal(second), AllOf(HasSubstr("lora.alpha"), HasSubstr("use 16")));
+}
+
+}  // namespace
+}  // namespace llampi::test
