@@ -23,8 +23,8 @@ struct Evaluation {
 struct EvaluateOptions {
   std::int64_t seq_len = 0;  ///< 0: that of the data's rows, or that with which the checkpoint was trained
   std::int64_t micro_batch = 1;
-  std::filesystem::path adapter = {};  ///< merged into the weights; empty: none
   comm::DeviceOptions compute;
+  std::filesystem::path adapter = {};  ///< merged into the weights; empty: none
 };
 
 /// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Collective.
