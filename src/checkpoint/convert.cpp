@@ -201,18 +201,19 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   const double begin = steady_seconds();
   Exported exported;
   comm::agree(world, [&] { exported = open_exported(request); });
-  auto& [config, chat_template, source, adapter] = exported;
-  if (adapter) source = merge_checked(world, std::move(source), std::move(*adapter));
+  if (exported.adapter)
+    exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
   io::PosixFile held;
   comm::on_rank_0(world, [&] { held = open_output(request, log); });
-  export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
+  export_weights(world, *exported.source, request.output,
+                 {request.dtype, request.max_shard_bytes, request.overwrite});
   comm::on_rank_0(world, [&] {
     copy_tokenizer(request, log);
-    const auto text =
-        export_chat(request.output, chat_template, model::config_text(config, request.dtype), log);
+    const auto text = export_chat(request.output, exported.chat_template,
+                                  model::config_text(exported.config, request.dtype), log);
     io::write_whole(request.output / "config.json", text);
   });
-  report(log, request.output, source->tensors(), request.dtype, steady_seconds() - begin);
+  report(log, request.output, exported.source->tensors(), request.dtype, steady_seconds() - begin);
 }
 
 void export_adapter(comm::World& world, const ExportRequest& request, const Log& log) {

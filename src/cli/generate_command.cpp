@@ -102,7 +102,7 @@ int generate_command(const Arguments& arguments) {
     GenerateRequest r;
     comm::agree(world, [&] { r = parse_generation(arguments, log); });
     r.weights = comm::from_rank_0(world, [&] {
-      find_model(r.weights, r.adapter, log);
+      with_source("--weights ", r.weights, [&] { find_model(r.weights, r.adapter, log); });
       return r.weights;
     });
     r.adapter = world.broadcast(r.adapter, 0);

@@ -8,9 +8,9 @@
 #include <charconv>
 #include <numeric>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <span>
+#include <sstream>
 
 #include "cli/console.hpp"
 #include "cli/keys.hpp"
@@ -61,26 +61,28 @@ std::string machine_names() {
 
 /// "8", or the ranks of each node: "8,8,4".
 Spelled spelled_ranks_per_node(train::RunShape& target) {
-  return {.write =
-              [&target] {
-                return target.node_ranks.empty() ? std::to_string(target.ranks_per_node)
-                                                 : fmt::format("{}", fmt::join(target.node_ranks, ","));
-              },
-          .read =
-              [&target](const std::string& text) {
-                std::vector<int> numbers;
-                for (const auto part : std::views::split(text, ',')) {
-                  int number = 0;
-                  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-                  if (error != std::errc() || end != part.data() + part.size() || number < 0) return false;
-                  numbers.push_back(number);
-                }
-                if (numbers.empty() || (numbers.size() > 1 && std::ranges::min(numbers) == 0)) return false;
-                target.ranks_per_node = numbers.front();
-                target.node_ranks = numbers.size() > 1 ? numbers : std::vector<int>();
-                return true;
-              },
-          .advice = "use a number of ranks, or the ranks of each node as in 8,8,4"};
+  return {
+      .write =
+          [&target] {
+            return target.node_ranks.empty() ? std::to_string(target.ranks_per_node)
+                                             : fmt::format("{}", fmt::join(target.node_ranks, ","));
+          },
+      .read =
+          [&target](const std::string& text) {
+            std::vector<int> numbers;
+            std::istringstream parts(text + (text.ends_with(',') ? "," : ""));  // an empty one at the end too
+            for (std::string part; std::getline(parts, part, ',');) {
+              int number = 0;
+              const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+              if (error != std::errc() || end != part.data() + part.size() || number < 0) return false;
+              numbers.push_back(number);
+            }
+            if (numbers.empty() || (numbers.size() > 1 && std::ranges::min(numbers) == 0)) return false;
+            target.ranks_per_node = numbers.front();
+            target.node_ranks = numbers.size() > 1 ? numbers : std::vector<int>();
+            return true;
+          },
+      .advice = "use a number of ranks, or the ranks of each node as in 8,8,4"};
 }
 
 std::vector<Option> options_of(PlanRequest& r) {

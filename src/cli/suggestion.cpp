@@ -126,6 +126,12 @@ std::vector<std::string> suggestions(const std::string& given, const std::vector
                                   [&](const auto& key) { return is_near(section, section_of(key)); });
     if (own != found.end()) return {*own};
   }
+  if (section.empty() && !found.empty()) {  // an option without a section that is one letter off is as likely
+    for (const auto& option : known) {
+      if (section_of(option).empty() && edit_distance(plain(option), word) == 1)
+        found.insert(found.begin(), option);
+    }
+  }
   if (found.empty()) found = same_thing(name, known);
   if (found.empty()) found = nearest_keys(word, known);
   return found.size() > kMostSuggestions ? std::vector<std::string>{} : found;

@@ -12,14 +12,14 @@ namespace llampi::fsdp {
 /// dtypes by role. Master parameters and moments are kept on each rank's shard.
 struct Precision {
   DType param = DType::float32;  ///< gathered
-  /// Of frozen units, kept and gathered; none: param.
-  std::optional<DType> frozen = {};
   DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
   DType reduce = DType::float32;   ///< gradients while they travel; sums are formed in gradient()
   DType master = DType::float32;
   DType moment = DType::float32;
   /// Sharded gradients, in which micro-batches add up: gradient(), or `reduce` where memory is short.
   DType gradient_shard = DType::float32;
+  /// Of frozen units, kept and gathered; none: param.
+  std::optional<DType> frozen = {};
 
   DType gathered(bool is_frozen) const { return is_frozen ? frozen.value_or(param) : param; }
   /// True if gradients are kept in less than they are computed in.
