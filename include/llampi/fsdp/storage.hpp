@@ -11,7 +11,7 @@ namespace llampi::fsdp {
 
 /// dtypes by role. Master parameters and moments are kept on each rank's shard.
 struct Precision {
-  DType param = DType::float32;  ///< gathered
+  DType param = DType::float32;    ///< gathered
   DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
   DType reduce = DType::float32;   ///< gradients while they travel; sums are formed in gradient()
   DType master = DType::float32;

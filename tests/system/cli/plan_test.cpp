@@ -681,7 +681,8 @@ TEST_F(Plan, RefusesWrongOptions) {
       "--per-node=-1",
       "per-node = -1 (command line) is not known; use a number of ranks, or the ranks of each node as in 8,8,4");
   expect_refused("--threads=-1", "threads = -1 (command line) is out of range; it must be at least 0");
-  expect_refused("--rank 2", "unknown option --rank on the command line; did you mean --ranks or --lora.rank?");
+  expect_refused("--rank 2",
+                 "unknown option --rank on the command line; did you mean --ranks or --lora.rank?");
   expect_refused("more", "unexpected argument \"more\"; options are written --section.key=value");
   expect_refused("--units=yes", "the option --units takes no value");
   const Ending nothing = run("plan");
