@@ -80,6 +80,14 @@ std::string unit_of(const fsdp::Engine& engine, int parameter) {
   return "";
 }
 
+namespace {
+
+[[noreturn]] void refuse_token_file(const std::filesystem::path& weights) {
+  throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder", weights.string());
+}
+
+}  // namespace
+
 model::LlamaConfig config_of_weights(const std::filesystem::path& weights) {
   switch (checkpoint::identify(weights)) {
     case checkpoint::FileKind::huggingface_folder:
@@ -89,7 +97,7 @@ model::LlamaConfig config_of_weights(const std::filesystem::path& weights) {
     case checkpoint::FileKind::tokens:
       break;
   }
-  throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder", weights.string());
+  refuse_token_file(weights);
 }
 
 namespace {
@@ -100,6 +108,17 @@ void require_whole_model(const std::filesystem::path& weights) {
       "{} holds adapters and not the model that they belong to; merge them with llampi export, or give that model as "
       "weights, and the adapters with --adapter (lora.weights in training)",
       weights.string());
+}
+
+/// Of a whole model. @throws UserError, also for a checkpoint of adapters alone
+std::unique_ptr<checkpoint::WeightsSource> open_weights(const std::filesystem::path& weights,
+                                                        const model::LlamaConfig& config) {
+  const checkpoint::FileKind kind = checkpoint::identify(weights);
+  if (kind == checkpoint::FileKind::tokens) refuse_token_file(weights);
+  if (kind == checkpoint::FileKind::huggingface_folder)
+    return checkpoint::open_safetensors(weights, config.tie_word_embeddings);
+  require_whole_model(weights);
+  return checkpoint::open_checkpoint_weights(weights);
 }
 
 }  // namespace
@@ -113,16 +132,12 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
   std::unique_ptr<checkpoint::WeightsSource>
       source;  // null: a checkpoint of which each rank reads what it needs
   comm::agree(world, [&] {
-    const checkpoint::FileKind kind = checkpoint::identify(weights);
-    if (kind == checkpoint::FileKind::tokens) {
-      throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
-                       weights.string());
-    }
-    if (kind == checkpoint::FileKind::checkpoint) require_whole_model(weights);
-    if (kind == checkpoint::FileKind::huggingface_folder) {
-      source = checkpoint::open_safetensors(weights, config.tie_word_embeddings);
-    } else if (reading == checkpoint::WeightsReading::broadcast) {
-      source = checkpoint::open_checkpoint_weights(weights);
+    const bool each_reads = reading == checkpoint::WeightsReading::each &&
+                            checkpoint::identify(weights) == checkpoint::FileKind::checkpoint;
+    if (each_reads) {
+      require_whole_model(weights);
+    } else {
+      source = open_weights(weights, config);
     }
   });
   if (source) {
@@ -131,24 +146,6 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
     checkpoint::load_checkpoint(world, device, weights, tensors, pieces, settings);
   }
 }
-
-namespace {
-
-/// Of a whole model. @throws UserError, also for a checkpoint of adapters alone
-std::unique_ptr<checkpoint::WeightsSource> open_weights(const std::filesystem::path& weights,
-                                                        const model::LlamaConfig& config) {
-  const checkpoint::FileKind kind = checkpoint::identify(weights);
-  if (kind == checkpoint::FileKind::tokens) {
-    throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
-                     weights.string());
-  }
-  if (kind == checkpoint::FileKind::huggingface_folder)
-    return checkpoint::open_safetensors(weights, config.tie_word_embeddings);
-  require_whole_model(weights);
-  return checkpoint::open_checkpoint_weights(weights);
-}
-
-}  // namespace
 
 checkpoint::TensorSums load_base(comm::World& world, device::Device& device,
                                  const std::filesystem::path& weights, const model::LlamaConfig& config,

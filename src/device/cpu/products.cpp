@@ -4,6 +4,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "device/rope_of.hpp"
 
 namespace llampi::device {
 
@@ -22,12 +23,7 @@ void CpuDevice::execute(const op::QkvRope& o) {
   const Tensor& projected = o.transform.has_norms() ? o.transform.product : o.qkv;
   gemm_(product_nt(x, weight, floats(projected, tokens, out, "qkv"), tokens, out, hidden));
   add_adapters(o.adapters, o.x, projected);
-  execute(op::Rope{.positions = o.positions,
-                   .rope = o.rope,
-                   .shape = o.shape,
-                   .backward = false,
-                   .qkv = o.qkv,
-                   .transform = o.transform});
+  execute(rope_of(o));
 }
 
 void CpuDevice::execute(const op::QkvRopeBackward& o) {
@@ -37,13 +33,7 @@ void CpuDevice::execute(const op::QkvRopeBackward& o) {
   float* dqkv = floats(o.dqkv, tokens, out, "dqkv");
   float* dx = floats(o.dx, tokens, hidden, "dx");
   float* dweight = gradient_floats(o.dweight, out, hidden, "dweight");
-  execute(op::Rope{.positions = o.positions,
-                   .rope = o.rope,
-                   .shape = o.shape,
-                   .backward = true,
-                   .qkv = o.dqkv,
-                   .transform = o.transform,
-                   .dtransform = o.dtransform});
+  execute(rope_of(o));
   product_backward({.dy = dqkv,
                     .x = x,
                     .w = weight,

@@ -4,6 +4,7 @@
 #include "device/cuda/elementwise.hpp"
 #include "device/cuda/kernels.cuh"
 #include "device/fp8_checks.hpp"
+#include "device/rope_of.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -84,25 +85,12 @@ void CudaDevice::execute(const op::QkvRope& o) {
   check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute())
       .forward(o.x, o.weight, o.transform.has_norms() ? o.transform.product : o.qkv);
-  apply_rope({.positions = o.positions,
-              .rope = o.rope,
-              .shape = o.shape,
-              .backward = false,
-              .qkv = o.qkv,
-              .transform = o.transform},
-             compute());
+  apply_rope(rope_of(o), compute());
 }
 
 void CudaDevice::execute(const op::QkvRopeBackward& o) {
   check_no_adapters(o.adapters);
-  apply_rope({.positions = o.positions,
-              .rope = o.rope,
-              .shape = o.shape,
-              .backward = true,
-              .qkv = o.dqkv,
-              .transform = o.transform,
-              .dtransform = o.dtransform},
-             compute());
+  apply_rope(rope_of(o), compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }

@@ -12,6 +12,7 @@
 #include "device/fp8_rows.hpp"
 #include "device/host_device.hpp"
 #include "device/qkv_checks.hpp"
+#include "device/rope_of.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/device/grid.hpp"
@@ -373,25 +374,14 @@ class ReferenceDevice final : public HostDevice {
         o.transform.has_norms() ? matrix(o.transform.product, qkv.rows, qkv.cols, "product") : qkv;
     product(x, weight, projected);
     add_adapters(o.adapters, x, projected);
-    execute(op::Rope{.positions = o.positions,
-                     .rope = o.rope,
-                     .shape = o.shape,
-                     .backward = false,
-                     .qkv = o.qkv,
-                     .transform = o.transform});
+    execute(rope_of(o));
   }
 
   void execute(const op::QkvRopeBackward& o) {
     const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
                  weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
     const Matrix dqkv = matrix(o.dqkv, x.rows, o.shape.qkv_cols(), "dqkv");
-    execute(op::Rope{.positions = o.positions,
-                     .rope = o.rope,
-                     .shape = o.shape,
-                     .backward = true,
-                     .qkv = o.dqkv,
-                     .transform = o.transform,
-                     .dtransform = o.dtransform});
+    execute(rope_of(o));
     const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx");
     product_backward(dqkv, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
                      o.accumulate_dweight);

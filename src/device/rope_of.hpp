@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rotation that is a part of the products of q, k and v, as an operation of its own.
+#pragma once
+
+#include "llampi/device/operations.hpp"
+
+namespace llampi::device {
+
+/// Of the product, once o.qkv or, with norms, o.transform.product has it.
+inline op::Rope rope_of(const op::QkvRope& o) {
+  return {.positions = o.positions,
+          .rope = o.rope,
+          .shape = o.shape,
+          .backward = false,
+          .qkv = o.qkv,
+          .transform = o.transform};
+}
+
+/// Of the gradient, before that of the product.
+inline op::Rope rope_of(const op::QkvRopeBackward& o) {
+  return {.positions = o.positions,
+          .rope = o.rope,
+          .shape = o.shape,
+          .backward = true,
+          .qkv = o.dqkv,
+          .transform = o.transform,
+          .dtransform = o.dtransform};
+}
+
+}  // namespace llampi::device
