@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/environment.hpp"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,7 +17,13 @@ bool oversubscribed() {
   return ranks != nullptr && std::strtol(ranks, nullptr, 10) > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/// Nanoseconds by which the kernel may end a sleep of this thread late; 0 is the thread's default.
+void set_timer_slack(unsigned long nanoseconds) { prctl(PR_SET_TIMERSLACK, nanoseconds, 0, 0, 0); }
+
 }  // namespace
+
+LateWakeups::LateWakeups() { set_timer_slack(2'000'000); }
+LateWakeups::~LateWakeups() { set_timer_slack(0); }
 
 void set_mpi_defaults() {
   // A rank that waits gives its core to one that works.

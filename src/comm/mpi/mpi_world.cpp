@@ -33,13 +33,16 @@ class MpiSession {
     check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
     require(initialized == 0, "MPI is initialised already: there is one World per process");
     set_mpi_defaults();
+    const LateWakeups late;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads_), "MPI_Init_thread");
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   /// MPI_Finalize waits for all ranks. While an exception unwinds they may never come.
   ~MpiSession() {
-    if (std::uncaught_exceptions() <= exceptions_ && !gave_up) MPI_Finalize();
+    if (std::uncaught_exceptions() > exceptions_ || gave_up) return;
+    const LateWakeups late;
+    MPI_Finalize();
   }
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
