@@ -5,7 +5,7 @@
 //   mpirun -n RANKS build/bench/checkpoint_bench FOLDER [REPETITIONS]
 //
 // The state of a model of 110 million parameters, float32: 1.3 GB over all ranks; that of an engine on up to 8 ranks, and on more,
-// for which memory would not last, shards as full_shard cuts them. Plain files are written and
+// for which memory would not last, shards as full_shard cuts them. Written by every rank, and by 8 and by 1 of this node. Plain files are written and
 // read by all ranks at once, each its equal part of one file, 4 MiB at a time, and synced as checkpoints are;
 // pages are dropped before anything is read. dd writes as many zeros by itself (bs=4M conv=fsync). A repetition does each once,
 // so that all see the same machine. Both checkpoint.io are measured, where HDF5 is parallel.
@@ -186,6 +186,7 @@ int main(int argc, char** argv) {
 
   Row copied{"copy of the state (memcpy)"}, snapshot{"snapshot: what training waits for"}, dd{"dd"},
       written{"plain write"}, saved{"save_checkpoint, direct"}, saved_hdf5{"save_checkpoint, hdf5"},
+      saved_by_8{"save_checkpoint, direct, 8 writers"}, saved_by_1{"save_checkpoint, direct, 1 writer"},
       read{"plain read"}, loaded{"load_checkpoint, direct"}, loaded_hdf5{"load_checkpoint, hdf5"};
   const bool has_hdf5 = llampi::io::hdf5::is_parallel();
   const std::string dd_command = "dd if=/dev/zero of='" + plain.string() +
@@ -219,14 +220,17 @@ int main(int argc, char** argv) {
       });
       file.sync();
     }));
-    const auto save = [&](llampi::checkpoint::FileIo io) {
+    const auto save = [&](llampi::checkpoint::FileIo io, int writers = 0) {
       if (world->rank() == 0) fs::remove(checkpoint);
       return timed(*waiting, [&] {
         llampi::checkpoint::save_checkpoint(*world, *device, checkpoint,
-                                            {infos, pieces, {.step = 1}, {"{}", ""}}, {.io = io});
+                                            {infos, pieces, {.step = 1}, {"{}", ""}},
+                                            {.io = io, .writers_per_node = writers});
       });
     };
     if (has_hdf5) saved_hdf5.seconds.push_back(save(llampi::checkpoint::FileIo::hdf5));
+    if (world->size() > 8) saved_by_8.seconds.push_back(save(llampi::checkpoint::FileIo::direct, 8));
+    if (world->size() > 1) saved_by_1.seconds.push_back(save(llampi::checkpoint::FileIo::direct, 1));
     saved.seconds.push_back(save(llampi::checkpoint::FileIo::direct));
     drop_pages(plain);
     read.seconds.push_back(timed(*waiting, [&] {
@@ -249,8 +253,8 @@ int main(int argc, char** argv) {
   }
   if (world->rank() == 0) {
     std::printf("%s on %d ranks, medians of %d\n", format_bytes(all).c_str(), world->size(), repetitions);
-    for (const auto* row :
-         {&copied, &snapshot, &dd, &written, &saved, &saved_hdf5, &read, &loaded, &loaded_hdf5}) {
+    for (const auto* row : {&copied, &snapshot, &dd, &written, &saved, &saved_by_8, &saved_by_1, &saved_hdf5,
+                            &read, &loaded, &loaded_hdf5}) {
       if (row->seconds.empty()) continue;
       std::printf("  %-36s %8.3f s %8.2f GB/s\n", row->what, row->median(),
                   static_cast<double>(all) / row->median() / 1e9);
@@ -259,6 +263,8 @@ int main(int argc, char** argv) {
     std::printf("plain write / save %.2f; plain read / load %.2f\n", written.median() / saved.median(),
                 read.median() / loaded.median());
     std::printf("dd / save: direct %.2f", dd.median() / saved.median());
+    if (!saved_by_8.seconds.empty()) std::printf(", by 8 writers %.2f", dd.median() / saved_by_8.median());
+    if (!saved_by_1.seconds.empty()) std::printf(", by 1 writer %.2f", dd.median() / saved_by_1.median());
     if (has_hdf5) std::printf(", hdf5 %.2f", dd.median() / saved_hdf5.median());
     std::printf("\n");
     fs::remove(plain);
