@@ -90,6 +90,32 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
   }
 }
 
+// Scales of FP8 operands are maxima: of whole weights and of a micro-batch.
+class InTreeFp8 : public InTree {};
+INSTANTIATE_TEST_SUITE_P(Oracle, InTreeFp8, ::testing::Values("fp8_untied", "fp8_blocks"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(InTreeFp8, BitsAreThoseOfOneRank) {
+  if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
+  fixture_.training.steps = 4;
+  for (const auto& [global_batch, micro_batch] : {std::pair{8, 1}, {16, 2}}) {
+    TrajectoryOptions whole{.sum_order = SumOrder::tree, .global_batch = global_batch};
+    whole.accumulation = global_batch / micro_batch;
+    const auto expected = run_alone(whole);
+    for (auto options : strategies()) {
+      options.sum_order = SumOrder::tree;
+      options.global_batch = global_batch;
+      options.accumulation = global_batch / micro_batch / test_ranks();
+      for (const bool unsharded : {false, true}) {
+        options.unsharded = unsharded;
+        expect_same_bits(expected, run(options),
+                         fmt::format("{} groups of {}, batch {} of {}, unsharded {}", to_string(options.strategy),
+                                     options.shard_group_size, global_batch, micro_batch, unsharded));
+      }
+    }
+  }
+}
+
 /// Without it they are not, or the test above says nothing.
 TEST_P(InTree, OtherwiseBitsDependOnTheRanks) {
   if (test_ranks() == 1) GTEST_SKIP() << "needs ranks";
