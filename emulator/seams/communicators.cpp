@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/library.hpp"
@@ -49,6 +50,7 @@ struct State {
   int ids = 0, most_ctas = 0;
   std::vector<EmulatedCommunicator*> communicators;
   std::map<void*, void*> memory;  ///< what cudaMalloc gave for it
+  std::map<int, std::int64_t> exchanged;
 };
 
 State& state() {
@@ -290,6 +292,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
       if (transfer.send != nullptr) {
         check_buffer(transfer.send, bytes);
         sent.parts.push_back({transfer.send, transfer.peer});
+        emulator::state().exchanged[transfer.peer] += static_cast<std::int64_t>(bytes);
       }
       if (transfer.receive == nullptr) continue;
       ++sent.arriving.at(static_cast<std::size_t>(transfer.peer));
@@ -388,6 +391,7 @@ CommunicatorCounts communicator_counts() {
   return {state().open,    state().destroyed, state().aborted, static_cast<int>(state().memory.size()),
           state().windows, state().most_ctas, state().split};
 }
+std::map<int, std::int64_t> take_exchanged_bytes() { return std::exchange(state().exchanged, {}); }
 void set_delay(int polls) { state().delay = polls; }
 void fail_next(Call call) { state().failing = call; }
 void stall_next(Call call) { state().stalling = call; }

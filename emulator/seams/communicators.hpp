@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 
 namespace llampi::emulator {
 
@@ -23,6 +24,9 @@ struct CommunicatorCounts {
   int split = 0;      ///< from others
 };
 CommunicatorCounts communicator_counts();
+
+/// Bytes that this process has sent in exchanges since the last call, by the rank of the communicator that got them.
+std::map<int, std::int64_t> take_exchanged_bytes();
 
 /// Polls until a call takes effect; -1: it never does.
 void set_delay(int polls);

@@ -108,9 +108,10 @@ TEST_P(InTreeFp8, BitsAreThoseOfOneRank) {
       options.accumulation = global_batch / micro_batch / test_ranks();
       for (const bool unsharded : {false, true}) {
         options.unsharded = unsharded;
-        expect_same_bits(expected, run(options),
-                         fmt::format("{} groups of {}, batch {} of {}, unsharded {}", to_string(options.strategy),
-                                     options.shard_group_size, global_batch, micro_batch, unsharded));
+        expect_same_bits(
+            expected, run(options),
+            fmt::format("{} groups of {}, batch {} of {}, unsharded {}", to_string(options.strategy),
+                        options.shard_group_size, global_batch, micro_batch, unsharded));
       }
     }
   }
