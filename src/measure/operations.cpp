@@ -62,7 +62,8 @@ class SingleOperations {
                        .y = operands.zeros(m, n, dtype)});
   }
 
-  void attention(DType dtype, device::AttentionShape shape, Index tokens, Index length, Index dp_room) {
+  void attention(DType dtype, device::AttentionShape shape, Index tokens, Index length, Index dp_room,
+                 const std::string& what = {}) {
     Operands operands(device_);
     const Index documents = tokens / length;
     const device::Documents of{.cu_seqlens = operands.integers(
@@ -77,7 +78,8 @@ class SingleOperations {
     const Tensor workspace = operands.workspace(
         std::max(sizes.attention_workspace(shape, tokens, length, dtype),
                  sizes.attention_backward_workspace(shape, tokens, length, dtype, dp_room)));
-    const std::string name = fmt::format("{} tokens, documents of {}, {}", tokens, length, to_string(dtype));
+    const std::string name =
+        fmt::format("{} tokens, documents of {}{}, {}", tokens, length, what, to_string(dtype));
     measure("attention", "forward, " + name,
             op::Attention{.documents = of,
                           .shape = shape,
@@ -191,6 +193,12 @@ void measure_operations(const Bench& bench) {
     if (heads.query_heads > 0 && tokens % l == 0)
       single.attention(dtype, heads, tokens, l, run.options.batch.dp_room);
   }
+  // Without another size of heads, what depends on it cannot be told from what does not.
+  device::AttentionShape other = heads;
+  other.head_dim = heads.head_dim == 64 ? 128 : 64;
+  if (bench.compute.on_gpu() && heads.query_heads > 0 && tokens % length == 0)
+    single.attention(dtype, other, tokens, length, run.options.batch.dp_room,
+                     fmt::format(", heads of {}", other.head_dim));
   const Index cols = shapes.front().second;
   single.memory(dtype, kMemoryBytes / size_of(dtype) / cols, cols);
 }

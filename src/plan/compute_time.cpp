@@ -50,13 +50,16 @@ class Counter {
   void operator()(const op::AttentionBackward& o) {
     const double operations = 2.5 * attention_operations(o.documents, o.shape, o.qkv.rows);
     const double edge = operations / length(o.documents, o.qkv.rows);
+    const double head_edge = operations / static_cast<double>(o.shape.head_dim);
     const int pieces = kernels_ == AttentionKernels::deterministic ? pieces_of(o) : 0;
     if (kernels_ == AttentionKernels::any_order) {
       amounts[Term::attention_any_order] += operations;
       amounts[Term::attention_any_order_edge] += edge;
+      amounts[Term::attention_any_order_head_edge] += head_edge;
     } else if (pieces > 0) {
       amounts[Term::attention_deterministic] += operations;
       amounts[Term::attention_deterministic_edge] += edge;
+      amounts[Term::attention_deterministic_head_edge] += head_edge;
       amounts[Term::attention_deterministic_piece] += edge * (pieces - 1);
     } else {
       amounts[Term::attention_native] += operations;

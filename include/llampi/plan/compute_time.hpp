@@ -31,8 +31,10 @@ enum class Term : std::uint8_t {
   attention_forward_edge,
   attention_any_order,  ///< backward, GPUs without run.deterministic
   attention_any_order_edge,
-  attention_deterministic,  ///< backward by cuDNN, which keeps dP
+  attention_any_order_head_edge,  ///< operations / head_dim: what is done once for each score
+  attention_deterministic,        ///< backward by cuDNN, which keeps dP
   attention_deterministic_edge,
+  attention_deterministic_head_edge,
   attention_deterministic_piece,  ///< operations x (pieces - 1) / length: where there is no room for dP of all heads
   attention_native,               ///< backward by the program's own kernels
   attention_native_edge,
@@ -41,7 +43,7 @@ enum class Term : std::uint8_t {
   kernels,       ///< a fixed time for each operation
   host_memory_bytes,  ///< read and written by the optimizer on the host, if that is not what computes
 };
-inline constexpr int kTerms = 19;
+inline constexpr int kTerms = 21;
 
 /// A number for each term: amounts, or the seconds that one takes.
 struct Terms {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "llampi/device/gpu.hpp"
@@ -23,6 +24,7 @@ struct Measured {
   std::string kind, name;
   TimedWork work;
   bool fitted = false;
+  bool alone = false;  ///< measured outside steps, where the power limit lets the clock rise higher
 };
 
 AttentionKernels kernels_of(const std::string& word) {
@@ -163,7 +165,10 @@ std::vector<Measured> read_rows() {
   std::vector<Measured> rows;
   const auto add_all = [&](const std::string& kind, const auto& work_of) {
     bool fitted = false;
-    for (const auto& row : file[kind]) rows.push_back({kind, row["name"], work_of(row), fitted = !fitted});
+    // The program's own attention is far from the power limit: it takes 7.05 ms a call alone, and 7.06 in a step.
+    const bool alone = kind != "steps" && kind != "classes" && kind != "attention_native";
+    for (const auto& row : file[kind])
+      rows.push_back({kind, row["name"], work_of(row), fitted = !fitted, alone});
   };
   add_all("steps", [](const Json& row) {
     const MeasuredStep step(row);
@@ -189,26 +194,50 @@ std::vector<Measured> read_rows() {
   return rows;
 }
 
+/// Costs of kernels in a step, from the fitted rows, and how much longer what was measured alone takes there.
+struct Fit {
+  Terms costs;
+  double slower_in_steps = 1;
+  double seconds_of(const Measured& row) const {
+    return plan::seconds_of(row.work.amounts, costs) / (row.alone ? slower_in_steps : 1);
+  }
+};
+
+Fit fit(const std::vector<Measured>& rows) {
+  Fit best;
+  double least = std::numeric_limits<double>::infinity();
+  for (int percent = 100; percent <= 150; percent += 2) {
+    Fit tried{.costs = {}, .slower_in_steps = percent / 100.0};
+    std::vector<TimedWork> in_steps;
+    for (const auto& row : rows) {
+      if (!row.fitted) continue;
+      in_steps.push_back(row.work);
+      if (row.alone) in_steps.back().seconds *= tried.slower_in_steps;
+    }
+    tried.costs = fit_costs(in_steps);
+    double squares = 0;
+    for (const auto& row : rows) {
+      if (row.fitted) squares += std::pow(tried.seconds_of(row) / row.work.seconds - 1, 2);
+    }
+    if (squares < least) least = squares, best = tried;
+  }
+  return best;
+}
+
 /// What the error of a predicted row may be: 10 %, but for what the figures leave out.
 double allowed_error(const Measured& row) {
-  if (row.name.find("heads of 64") != std::string::npos) return 0.35;  // rates are those of heads of 128
-  if (row.name == "attention forward") return 0.2;  // in a step, where products have slowed the clock down
-  if (row.name == "norm of the gradient") return 0.12;  // counted as two passes in float32
-  if (row.name == "32 blocks, any order, 4096, selective") return 0.105;
+  if (row.name == "norm of the gradient") return 0.12;  // memory is read faster than it is read and written
   return 0.1;
 }
 
 TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
   const auto rows = read_rows();
-  std::vector<TimedWork> fitted;
-  for (const auto& row : rows) {
-    if (row.fitted) fitted.push_back(row.work);
-  }
-  const Terms costs = fit_costs(fitted);
+  const Fit found = fit(rows);
+  const Terms& costs = found.costs;
   fmt::print("{:<24} {:<50} {:>12} {:>12} {:>8}\n", "kind", "row", "measured ms", "predicted ms", "error");
   int predicted = 0, within = 0;
   for (const auto& row : rows) {
-    const double seconds = seconds_of(row.work.amounts, costs);
+    const double seconds = found.seconds_of(row);
     const double error = seconds / row.work.seconds - 1;
     fmt::print("{:<24} {:<50} {:>12.3f} {:>12.3f} {:>+7.1f}%{}\n", row.kind, row.name, row.work.seconds * 1e3,
                seconds * 1e3, 100 * error, row.fitted ? "  fitted" : "");
@@ -217,9 +246,21 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
     within += std::abs(error) <= 0.10 ? 1 : 0;
     EXPECT_LE(std::abs(error), allowed_error(row)) << row.name;
   }
+  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h100_rows.json");
+  const Json file_of_rows = Json::parse(stream);
+  for (const auto& row : file_of_rows["steps_of_unknown_batch"]) {
+    const MeasuredStep step(row);
+    const double measured = step.tokens / row["tokens_per_second"].get<double>();
+    fmt::print("not used: {}, with {} tokens a micro-batch {:+.1f}%\n", row["name"].get<std::string>(),
+               step.options.batch.tokens(), 100 * (seconds_of(step.sum(), costs) / measured - 1));
+  }
   fmt::print("{} of {} predicted rows within 10 %\n", within, predicted);
-  EXPECT_GE(within, 16);
-  EXPECT_EQ(predicted, 21);
+  EXPECT_GE(within, 19);
+  EXPECT_EQ(predicted, 20);
+  fmt::print("kernels alone take {} times as long in a step\n", found.slower_in_steps);
+  // The power limit holds the clock at about 1,450 MHz in steps; alone it may reach 1,980 MHz.
+  EXPECT_GT(found.slower_in_steps, 1.1);
+  EXPECT_LT(found.slower_in_steps, 1980.0 / 1450);
   MachineSpeed machine;
   set_costs(machine, costs, 1, {});
   const MachineSpeed file = read_machine("h100");
