@@ -5,19 +5,13 @@
 
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/error_source.hpp"
 
 namespace llampi::cli {
 
 namespace fs = std::filesystem;
-
-Option adapter_option(std::string& adapter) {
-  return {
-      "adapter",
-      &adapter,
-      "LoRA adapter to merge into the weights: PEFT's folder, a checkpoint of a run with lora.rank, or its run folder",
-      {.name = "FOLDER|FILE"}};
-}
 
 std::string base_of(const std::string& adapter) {
   const std::string base = checkpoint::open_adapter(adapter).info.base;
@@ -25,7 +19,9 @@ std::string base_of(const std::string& adapter) {
   return base.empty() || !fs::exists(base, ignored) ? "" : base;
 }
 
-void find_model(std::string& weights, std::string& adapter, const Log& log) {
+namespace {
+
+void find_files(std::string& weights, std::string& adapter, const Log& log) {
   weights = checkpoint::resolve_weights(weights, log).string();
   if (!adapter.empty()) adapter = checkpoint::resolve_weights(adapter, log).string();
   if (!checkpoint::holds_adapter(weights)) return;
@@ -43,6 +39,24 @@ void find_model(std::string& weights, std::string& adapter, const Log& log) {
   }
   weights = checkpoint::resolve_weights(weights, log).string();
   log.info("the adapters in {} are merged into {}", adapter, weights);
+}
+
+}  // namespace
+
+Option adapter_option(std::string& adapter) {
+  return {
+      "adapter",
+      &adapter,
+      "LoRA adapter to merge into the weights: PEFT's folder, a checkpoint of a run with lora.rank, or its run folder",
+      {.name = "FOLDER|FILE"}};
+}
+
+void find_model(comm::World& world, std::string& weights, std::string& adapter, const Log& log) {
+  weights = comm::from_rank_0(world, [&] {
+    with_source("--weights ", weights, [&] { find_files(weights, adapter, log); });
+    return weights;
+  });
+  adapter = world.broadcast(adapter, 0);
 }
 
 }  // namespace llampi::cli

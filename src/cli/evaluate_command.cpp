@@ -10,7 +10,6 @@
 #include "cli/text_options.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/infer/generate.hpp"
 #include "llampi/train/evaluate.hpp"
@@ -138,11 +137,7 @@ int evaluate_command(const Arguments& arguments) {
     const Log log = console_log(speaks, stderr);
     EvaluateRequest r;
     comm::agree(world, [&] { r = parse_evaluation(arguments, log); });
-    r.weights = comm::from_rank_0(world, [&] {
-      with_source("--weights ", r.weights, [&] { find_model(r.weights, r.adapter, log); });
-      return r.weights;
-    });
-    r.adapter = world.broadcast(r.adapter, 0);
+    find_model(world, r.weights, r.adapter, log);
     r.loss.adapter = r.asking.text.adapter = r.adapter;
     const auto evaluate = [&] {
       if (r.questions.empty()) {

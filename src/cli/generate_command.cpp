@@ -11,7 +11,6 @@
 #include "cli/text_options.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/infer/generate.hpp"
 
@@ -101,11 +100,7 @@ int generate_command(const Arguments& arguments) {
     const Log log = console_log(speaks, stderr);
     GenerateRequest r;
     comm::agree(world, [&] { r = parse_generation(arguments, log); });
-    r.weights = comm::from_rank_0(world, [&] {
-      with_source("--weights ", r.weights, [&] { find_model(r.weights, r.adapter, log); });
-      return r.weights;
-    });
-    r.adapter = world.broadcast(r.adapter, 0);
+    find_model(world, r.weights, r.adapter, log);
     r.options.text.adapter = r.adapter;
     comm::agree(world, [&] {
       if (!r.options.text.tokenizer.empty()) return;

@@ -90,6 +90,37 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
 }
 
+TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
+  expect_done(1, "export --checkpoint " + checkpoint() + " --output base");
+  expect_done(
+      2,
+      "train --run.dir=lora --model.config=base --model.weights=base --data.train=text.h5 --data.seq_len=32 "
+      "--train.steps=2 --train.global_batch=2 --run.threads=1 --lora.rank=2 --lora.targets=proj --optimizer.lr=1e-2");
+  const double loss = loss_of("lora");
+  EXPECT_LT(loss, loss_of("base"));
+  expect_done(1, "export --checkpoint lora --adapter --output peft");
+  EXPECT_TRUE(fs::exists(path("peft/adapter_model.safetensors")));
+  EXPECT_EQ(loss_of("base --adapter peft"), loss);
+  EXPECT_EQ(loss_of("base --adapter lora"), loss);
+  expect_done(2, "export --checkpoint lora --output merged");
+  EXPECT_EQ(loss_of("merged"), loss);
+  EXPECT_EQ(
+      run(2, "generate --weights base --adapter peft --tokenizer bytes --prompt line --max-tokens 4").out,
+      run(1, "generate --weights merged --tokenizer bytes --prompt line --max-tokens 4").out);
+
+  const auto refuses = [&](const std::string& arguments, const std::string& words) {
+    const Ending ending = run(2, arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    EXPECT_THAT(ending.err, HasSubstr(words));
+  };
+  refuses("evaluate --data text.h5 --weights lora --adapter peft", "holds adapters, and so does --adapter");
+  fs::rename(path("base"), path("moved"));
+  refuses("evaluate --data text.h5 --weights lora", "the model that they belong to is not where it was");
+  EXPECT_EQ(loss_of("moved --adapter lora"), loss);
+  expect_done(1, "export --checkpoint lora --base moved --output merged_again");
+  EXPECT_EQ(loss_of("merged_again"), loss);
+}
+
 /// A base model whose tokenizer has the tokens of ChatML, and no template.
 void write_chatml_base(const ScratchFolder& folder) {
   json tokenizer = json::parse(
