@@ -8,6 +8,7 @@
 #   prepare_run NAME INDEX CONFIG [--section.key=value ...]
 #                                  sets run_dir, train (the command of a rank) and before (the newest checkpoint)
 #   warn_of_idle_gpus GPUS RANKS   of one node
+#   check_first                    llampi check, if JOB_CHECK asks for it
 #   finish STATUS                  what the ranks ended with: ends the script, and continues the chain where that is right
 #
 # For finish a job script sets `chain` (requeue, submit or none), `continues` (what is written when the chain goes on) and
@@ -48,7 +49,7 @@ read_settings() {
         if [[ $site != */* ]]; then # a file of the working folder, or a name; `source` would look in PATH
             if [[ -f $site ]]; then site=./$site; else site=$scripts/sites/${site%.env}.env; fi
         fi
-        [[ -r $site ]] || give_up "JOB_SITE: there is no file $JOB_SITE, seen from $PWD, and no $scripts/sites/${JOB_SITE##*/}"
+        [[ -r $site ]] || give_up "JOB_SITE: cannot read ${site#./} (JOB_SITE=$JOB_SITE, seen from $PWD)"
         set +u # it is the user's
         # shellcheck source=jobscripts/sites/example.env
         source "$site" || give_up "JOB_SITE: $site ended with status $?"
@@ -115,6 +116,17 @@ prepare_run() {
     if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
     before=$(newest_checkpoint)
     rm -f "$run_dir/stopped"
+}
+
+# JOB_CHECK=1: before the first job's run, `llampi check` with the same ranks and configuration. A failure ends the job.
+check_first() {
+    local status
+    if [[ ${JOB_CHECK:-0} != 1 || -e $before ]]; then return; fi
+    "${launch[@]}" "$llampi" check "${train[@]:2}"
+    status=$?
+    if ((status == 0)); then return; fi
+    echo "llampi check ended with status $status: the run was not started (JOB_CHECK=1), and the job is not submitted again" >&2
+    exit "$status"
 }
 
 # ---- the end ----------------------------------------------------------------------------------------------------------

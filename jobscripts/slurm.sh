@@ -128,6 +128,7 @@ submit_next() {
 
 # ---- the ranks --------------------------------------------------------------------------------------------------------
 
+check_first
 "${launch[@]}" "${train[@]}" &
 ranks=$!
 trap 'interrupted=yes; kill -USR1 $ranks' USR1

@@ -17,7 +17,7 @@ Prints the manual page, which make install also installs. To read it: llampi man
 )";
 
 constexpr const char* kHead = R"(.SH NAME
-llampi \- fully sharded training of Llama models over MPI
+llampi \- fully sharded training of Llama, Mistral and Qwen models over MPI
 .SH SYNOPSIS
 .nf
 [\fBmpirun \-n\fR \fIRANKS\fR] \fBllampi\fR \fICOMMAND\fR [\fIOPTIONS\fR]
@@ -25,7 +25,7 @@ llampi \- fully sharded training of Llama models over MPI
 \fBllampi \-\-version\fR
 .fi
 .SH DESCRIPTION
-Trains and fine-tunes Llama models with fully sharded data parallelism (FSDP), on one machine or on the nodes of a
+Trains and fine-tunes Llama, Mistral and Qwen models with fully sharded data parallelism (FSDP), on one machine or on the nodes of a
 cluster, on CPUs or on NVIDIA GPUs.
 Options are written \fB\-\-name=value\fR or \fB\-\-name value\fR.
 )";

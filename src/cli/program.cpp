@@ -12,7 +12,7 @@ namespace {
 std::string help_text() {
   std::string text =
       "Usage: llampi <command> [options]\n\n"
-      "Trains Llama models with fully sharded data parallelism over MPI.\n\n"
+      "Trains Llama, Mistral and Qwen models with fully sharded data parallelism over MPI.\n\n"
       "Commands:\n";
   for (const auto& command : commands()) {
     text += fmt::format("  {:<10} {}{}\n", command.name, command.summary,

@@ -123,6 +123,11 @@ job JOB_RUN_DIR=runs/job JOB_SCRIPT=jobscripts/slurm.sh
 expect "JOB_RUN_DIR" "$(last llampi)" "* --run.dir=runs/job *"
 expect "JOB_SCRIPT" "$(last qsub)" "* jobscripts/slurm.sh"
 
+fresh
+will_end 1
+job JOB_CHECK=1
+expect "a check that fails" "$status $(count mpirun) $(count qsub) $log" "1 1 0 *llampi check ended with status 1: the run was not started*"
+
 # A server that does not answer: no job with other resources than this one.
 will_end "75 20"
 : >attributes

@@ -47,6 +47,18 @@ expect "status without a configuration" $status 2
 expect "ranks without a configuration" "$(count srun)" 0
 expect "a mistake that ranks find" "$(count "scontrol requeue")" 0
 
+# A check before the run, which only the first job of a chain makes.
+fresh
+will_end 0 "75 10" "0 100" 1
+job JOB_CHECK=1 -- input.ini --optimizer.lr=1e-3
+expect "a check, and the run" "$status $(grep '^llampi .*lr=1e-3 --run.dir' calls | tr '\n' ' ')" \
+    "0 llampi check --config input.ini --optimizer.lr=1e-3 --run.dir=runs/mine llampi train --config input.ini --optimizer.lr=1e-3 --run.dir=runs/mine "
+job JOB_CHECK=1 -- input.ini
+expect "a later job of the chain" "$status $(grep -c '^llampi check' calls)" "0 0"
+fresh
+job JOB_CHECK=1 -- input.ini
+expect "a check that fails" "$status $(count srun) $(count "scontrol requeue") $log" "1 1 0 llampi check ended with status 1: the run was not started*"
+
 # A link of a chain.
 fresh
 will_end "75 10" "75 20" 75
@@ -171,7 +183,7 @@ while read -r setting message; do
     expect "$setting" "$status $(count srun) $log" "2 0 *$message*"
 done <<'END'
 JOB_IMAGE=none.sif JOB_IMAGE: there is no image none.sif, seen from
-JOB_SITE=none JOB_SITE: there is no file none, seen from
+JOB_SITE=none JOB_SITE: cannot read *jobscripts/sites/none.env (JOB_SITE=none, seen from
 JOB_CHAIN=never JOB_CHAIN=never: it is requeue, submit or none
 END
 job MODULESHOME=modules JOB_MODULES="gcc none" -- input.ini

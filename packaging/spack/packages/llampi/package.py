@@ -7,7 +7,7 @@ from spack.package import *
 
 
 class Llampi(CMakePackage, CudaPackage):
-    """Llama over MPI: fully sharded training (FSDP) of Llama models in one C++ program, on CPUs and NVIDIA GPUs."""
+    """Llama over MPI: fully sharded training (FSDP) of language models in one C++ program, on CPUs and NVIDIA GPUs."""
 
     license("Apache-2.0")
 
