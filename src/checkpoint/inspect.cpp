@@ -127,7 +127,14 @@ std::int64_t verify_checkpoint(const fs::path& path) {
 
 FileKind identify(const fs::path& path) try {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) throw_user_error("{}: no such file or folder", path.string());
+  if (!fs::exists(path, ignored)) {
+    // Like a model's name on the Hugging Face hub: two words.
+    const bool may_be_of_hub =
+        std::distance(path.begin(), path.end()) == 2 && !fs::exists(path.parent_path(), ignored);
+    throw_user_error(
+        "{}: no such file or folder{}", path.string(),
+        may_be_of_hub ? "; llampi does not download models: hf download NAME --local-dir FOLDER does" : "");
+  }
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
     throw_user_error(

@@ -215,6 +215,14 @@ void check_options(const PlanRequest& r) {
   if (!r.svg.empty()) picture_file(r).check();
 }
 
+void warn_of_other_device(const MachineRequest& request, const std::string& planned, const Log& log) {
+  if (request.machine.empty()) return;
+  const std::string measured = plan::read_machine(request.machine).device;
+  if (measured != planned && measured != "cpu" && planned != "cpu" && planned != "cuda")
+    log.warning("the speeds are those of {} (--machine {}), and memory is planned for {} (--device)",
+                measured, request.machine, planned);
+}
+
 /// As configured.
 void predict(const PlanRequest& request, const train::CompiledRun& run, const Figures& figures,
              plan::PlanReport& report) {
@@ -296,6 +304,7 @@ int plan_command(const Arguments& arguments) {
   check_options(request);
   set_ranks(request.shape);
   plan::Machine machine = machine_of(request.machine, config, request.shape);
+  warn_of_other_device(request.machine, machine.device, log);
   if (request.tune) {
     const train::RunShape shape = train::resolved(request.shape, config);
     place_ranks(request.machine, shape, machine);

@@ -135,7 +135,7 @@ std::string why_no_text(std::string_view head, InputFormat format) {
   if (is_bzip2(head)) return "is compressed with bzip2: unpack it first";
   if (const char* utf16 = utf16_without_mark(head)) return utf16;
   if (format != InputFormat::text) return {};
-  if (head.find('\0') != head.npos) return "is binary, with zero bytes: only text can be tokenized";
+  if (head.find('\0') != head.npos) return "is binary, with zero bytes, and not text";
   const auto text = whole_characters(head);
   const auto part = static_cast<double>(count_ill_formed(text)) /
                     static_cast<double>(std::max<std::size_t>(1, text.size()));

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <string_view>
 #include <type_traits>
 
@@ -94,6 +95,13 @@ std::string find_storage_problem(const std::string& text) {
   return {};
 }
 
+bool begins_with_text(const std::filesystem::path& path) {
+  std::array<char, 8> head{};
+  std::ifstream(path, std::ios::binary).read(head.data(), head.size());
+  return std::ranges::all_of(head,
+                             [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\t' || c == '\r'; });
+}
+
 /// A folder, a text file and a missing file each get their own sentence.
 void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
   std::error_code error;
@@ -102,7 +110,11 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
     throw_user_error("{}: no such file", path.string());
   }
   if (std::filesystem::is_directory(status)) {
-    throw_user_error("{} is a folder; an HDF5 file is expected", path.string());
+    const auto checkpoints = path / "checkpoints";
+    throw_user_error("{} is a folder; an HDF5 file is expected{}", path.string(),
+                     std::filesystem::is_directory(checkpoints, error)
+                         ? fmt::format(", such as one of {}", checkpoints.string())
+                         : "");
   }
   if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
     throw_user_error("{} cannot be read: permission denied", path.string());
@@ -111,8 +123,8 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
     throw DamagedFile(fmt::format("{} is empty; an HDF5 file is expected", path.string()));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
-    throw DamagedFile(
-        fmt::format("{} is not an HDF5 file: it does not begin with HDF5's signature", path.string()));
+    throw DamagedFile(fmt::format("{} is {}, not an HDF5 file", path.string(),
+                                  begins_with_text(path) ? "text" : "of another format, or damaged"));
   }
 }
 

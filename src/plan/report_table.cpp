@@ -214,7 +214,7 @@ std::string describe_choices(const PlanReport& r) {
   if (r.checkpointing != fsdp::Checkpointing::none) {
     text += fmt::format(
         "recomputed in the backward pass (activation.checkpointing): {}; at most {:.1f} % more "
-        "operations of matrices\n",
+        "FLOPs of matrix products\n",
         fsdp::to_string(r.checkpointing), 100 * r.added.recomputed_part());
   }
   if (r.offloads_residuals) {
@@ -224,8 +224,9 @@ std::string describe_choices(const PlanReport& r) {
         100 * r.added.waiting_part());
   }
   if (r.attention_workspace > 0) {
-    text += fmt::format("room for deterministic attention (run.attention_workspace): {}\n",
-                        format_bytes(r.attention_workspace));
+    text += fmt::format(
+        "room for deterministic attention (run.attention_workspace): up to {}, in the memory below\n",
+        format_bytes(r.attention_workspace));
   }
   return text;
 }

@@ -43,13 +43,13 @@ std::string rejected_line(const Tuning& tuning, Rejection why) {
 const char* to_string(Rejection rejection) {
   switch (rejection) {
     case Rejection::impossible:
-      return "cannot be had";
+      return "are not possible";
     case Rejection::device_memory:
       return "need more device memory than there is";
     case Rejection::host_memory:
       return "need more host memory than there is";
     case Rejection::offload_not_needed:
-      return "offload more than they need to";
+      return "offload more than necessary";
     case Rejection::slower:
       return "are slower than the best, or do not fit without recomputing more than that allows";
   }
@@ -85,7 +85,8 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
       configured ? "* as configured; " : "",
       memory_bytes > 0 ? fmt::format(", which has {}", format_bytes(memory_bytes))
                        : ", whose memory is not known (--memory), so nothing was rejected for it");
-  text += fmt::format("\n{} candidates; {} fit and were timed", tuning.candidates, std::ssize(tuning.timed));
+  text += fmt::format("\n{} candidates; timed, because they may be fastest and fit: {}", tuning.candidates,
+                      std::ssize(tuning.timed));
   if (tuning.rejected.empty()) return text + "\n";
   text += "; of the others\n";
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,

@@ -201,7 +201,7 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
     lines.push_back(fmt::format("step {}", s.step));
   }
   if (run.steps.size() == 0) return lines;
-  lines.push_back(fmt::format("loss {}  gradient norm {}  learning rate {}  tokens so far {}",
+  lines.push_back(fmt::format("loss {}  gradient norm {}  learning rate {}  labels so far {}",
                               short_number(s.loss), short_number(s.grad_norm), short_number(s.lr),
                               short_number(s.tokens)));
   lines.push_back(fmt::format("{} tokens/s  step {}  waiting for data {}  MFU {}",
@@ -210,7 +210,7 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   std::string memory = "memory ";
   memory += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
   if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
-    memory += fmt::format(" in use, {} planned", format_bytes(planned->second));
+    memory += fmt::format(" in use, of which {} planned", format_bytes(planned->second));
   if (run.ranks > 0) memory += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
   lines.push_back(memory);
   if (std::isfinite(s.eval_loss)) {

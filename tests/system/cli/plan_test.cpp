@@ -644,7 +644,7 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
   expect_refused(
       "--ranks 4 --fsdp.strategy=hybrid_shard",
       "fsdp.shard_group_size = node needs several nodes, and all 4 ranks are on one; use fsdp.strategy = "
-      "full_shard, or give a number of ranks");
+      "full_shard, or set fsdp.shard_group_size to a number of ranks");
   expect_refused(
       "--ranks 4 --per-node 3 --fsdp.strategy=hybrid_shard",
       "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has 3 and "

@@ -148,7 +148,7 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_THAT(message("big"), HasSubstr("iconv -f UTF-16BE"));
   EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
   EXPECT_EQ(message("bzip2"), says("bzip2", "is compressed with bzip2: unpack it first"));
-  EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes: only text can be tokenized"));
+  EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes, and not text"));
   EXPECT_THAT(message("koi8"), HasSubstr("koi8 is not UTF-8 in "));
   EXPECT_FALSE(fs::exists(folder / "out.h5"));
   EXPECT_EQ(data::tokenize(tokenizer, options({folder / "BZh"}, folder / "out.h5")).output.documents, 1);
