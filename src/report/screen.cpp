@@ -210,7 +210,7 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   std::string memory = "memory ";
   memory += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
   if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
-    memory += fmt::format(" in use, of which {} planned", format_bytes(planned->second));
+    memory += fmt::format(" in use, with {} planned", format_bytes(planned->second));
   if (run.ranks > 0) memory += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
   lines.push_back(memory);
   if (std::isfinite(s.eval_loss)) {
