@@ -90,6 +90,13 @@ bool holds_adapter(const fs::path& path) {
   return identify(path) == FileKind::checkpoint && !read_checkpoint_summary(path).texts.adapter.empty();
 }
 
+std::vector<fs::path> adapter_files(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) throw_user_error("{}: no such file or folder", path.string());
+  if (!fs::is_directory(path, ignored)) return {path};
+  return {path / kPeftConfig, path / kPeftWeights};
+}
+
 Adapter open_adapter(const fs::path& path) {
   Adapter adapter{path, {}, nullptr};
   std::error_code ignored;

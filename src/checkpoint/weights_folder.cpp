@@ -19,6 +19,26 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+bool holds_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+SafetensorsIndex read_index(const fs::path& folder) {
+  const fs::path file = folder / kWeightsIndex;
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw_user_error("{} cannot be read", file.string());
+  return parse_safetensors_index(text.str(), file.string());
+}
+
+std::set<std::string> files_in(const SafetensorsIndex& index) {
+  std::set<std::string> names;
+  for (const auto& [tensor, name] : index) names.insert(name);
+  return names;
+}
+
 /// What transformers does not load either.
 bool is_left_out(const std::string& name, bool tied_head) {
   return (tied_head && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
@@ -32,9 +52,9 @@ class WeightsFolder final : public WeightsSource {
       throw_user_error("{}: no such folder; give the Hugging Face folder that holds {}", path_.string(),
                        kWholeWeights);
     }
-    if (fs::exists(path_ / kWholeWeights, ignored)) {
+    if (holds_file(path_ / kWholeWeights)) {
       add_file(kWholeWeights, nullptr, tied_head);
-    } else if (fs::exists(path_ / kWeightsIndex, ignored)) {
+    } else if (holds_file(path_ / kWeightsIndex)) {
       add_files_of_index(tied_head);
     } else {
       refuse_folder();
@@ -50,8 +70,7 @@ class WeightsFolder final : public WeightsSource {
  private:
   [[noreturn]] void refuse_folder() const {
     for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      std::error_code ignored;
-      if (!fs::exists(path_ / name, ignored)) continue;
+      if (!holds_file(path_ / name)) continue;
       throw_user_error(
           "{} holds {} but no {}, and .bin files are not read: convert it in Python with transformers, "
           "AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(FOLDER)",
@@ -81,17 +100,12 @@ class WeightsFolder final : public WeightsSource {
 
   void add_files_of_index(bool tied_head) {
     const fs::path file = path_ / kWeightsIndex;
-    std::ifstream stream(file, std::ios::binary);
-    std::ostringstream text;
-    text << stream.rdbuf();
-    if (!stream) throw_user_error("{} cannot be read", file.string());
-    const auto map = parse_safetensors_index(text.str(), file.string());
-    std::set<std::string> names, found;
-    for (const auto& [tensor, name] : map) names.insert(name);
+    const auto map = read_index(path_);
+    const auto names = files_in(map);
+    std::set<std::string> found;
     files_.reserve(names.size());
     for (const auto& name : names) {
-      std::error_code ignored;
-      if (!fs::exists(path_ / name, ignored))
+      if (!holds_file(path_ / name))
         throw_user_error("{} names {}, which is not there; fetch it too", file.string(), name);
     }
     for (const auto& name : names) add_file(name, &map, tied_head);
@@ -136,6 +150,15 @@ SafetensorsIndex parse_safetensors_index(const std::string& text, const std::str
   }
   if (map.empty()) refuse("its weight_map is empty");
   return map;
+}
+
+std::vector<fs::path> weights_files(const fs::path& weights) {
+  if (identify(weights) != FileKind::huggingface_folder) return {weights};
+  if (holds_file(weights / kWholeWeights) || !holds_file(weights / kWeightsIndex))
+    return {weights / kWholeWeights};
+  std::vector<fs::path> files = {weights / kWeightsIndex};
+  for (const auto& name : files_in(read_index(weights))) files.push_back(weights / name);
+  return files;
 }
 
 std::unique_ptr<WeightsSource> open_safetensors(const fs::path& folder, bool tied_head) {

@@ -13,7 +13,9 @@
 #include <sstream>
 #include <utility>
 
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
+#include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
@@ -22,6 +24,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/error_source.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/health/watchdog.hpp"
@@ -36,6 +39,7 @@
 #include "train/room.hpp"
 #include "train/run_engine.hpp"
 #include "train/run_report.hpp"
+#include "train/same_files.hpp"
 #include "train/saver.hpp"
 #include "train/state_sums.hpp"
 
@@ -49,8 +53,8 @@ constexpr int kOverflows = 64;         // of float16's loss scale, until it is f
 constexpr std::int64_t kBatches = 16;  // that are looked through for one with valid labels
 
 /// Of all checks, so that those that are not made are listed too.
-constexpr std::array kNames = {"program",  "data",   "products", "links",     "steps",
-                               "replicas", "memory", "room",     "checkpoint"};
+constexpr std::array kNames = {"program", "data",     "weights", "products", "links",
+                               "steps",   "replicas", "memory",  "room",     "checkpoint"};
 
 /// A folder for the checkpoint, beside those of the run. Gone with the scope.
 class TemporaryFolder {
@@ -129,7 +133,8 @@ class Preflight {
   void check_all();
   bool open();
   void compare_facts(const std::vector<Facts>& facts);
-  void choose();
+  bool choose();
+  bool check_weights();
   void check_products();
   void check_links();
   std::string slow_links_text(const std::vector<selfcheck::Link>& links, const char* of,
@@ -237,7 +242,7 @@ PreflightResult Preflight::run() {
 
 void Preflight::check_all() {
   if (!open()) return skip_the_rest();
-  choose();
+  if (!choose()) return skip_the_rest();
   check_products();
   check_links();
   if (!build()) return skip_the_rest();
@@ -314,8 +319,9 @@ void Preflight::compare_facts(const std::vector<Facts>& facts) {
 }
 
 /// What the run would start from, and what computes it.
-void Preflight::choose() {
+bool Preflight::choose() {
   start_ = choose_start(world_, config_, texts_, inputs_, refused_, log_);
+  if (!check_weights()) return false;
   if (!start_.weights.empty()) {
     comm::agree(world_, [&] {
       check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
@@ -323,6 +329,56 @@ void Preflight::choose() {
     });
   }
   compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);
+  return true;
+}
+
+/// The files that the run would start from, on each node.
+bool Preflight::check_weights() {
+  std::vector<std::string> places;
+  const auto place = [&](const fs::path& path) {
+    if (!path.empty()) places.push_back(path.string());
+  };
+  const bool is_broadcast = config_.fsdp.sync_init == checkpoint::WeightsReading::broadcast;
+  place(start_.checkpoint);
+  place(start_.adapter);
+  if (!is_broadcast) place(start_.weights);
+  if (places.empty()) {
+    skip("weights", is_broadcast && !start_.weights.empty()
+                        ? "fsdp.sync_init = broadcast: rank 0 reads them for all"
+                        : "they are random: no file is read");
+    return true;
+  }
+  record_.set_phase("compares the weights of nodes");
+  const auto compared = compare_files(world_, [&] {
+    std::vector<fs::path> files;
+    const auto add = [&files](const std::vector<fs::path>& more) {
+      files.insert(files.end(), more.begin(), more.end());
+    };
+    if (!start_.checkpoint.empty()) add({start_.checkpoint});
+    if (!start_.adapter.empty()) add(checkpoint::adapter_files(start_.adapter));
+    if (!start_.weights.empty() && !is_broadcast) {
+      with_source("model.weights = ", start_.weights,
+                  [&] { add(checkpoint::weights_files(start_.weights)); });
+    }
+    return files;
+  });
+  if (!compared.difference.empty()) {
+    fail("weights",
+         compared.difference + "; copy the files there again, or use a folder that all nodes share");
+    return false;
+  }
+  if (compared.readers == 1) {
+    skip("weights", "all ranks are on one node and read the same files");
+    return true;
+  }
+  const std::string sampled =
+      compared.compared_bytes < compared.bytes
+          ? fmt::format("; compared are {}, spread evenly", format_bytes(compared.compared_bytes))
+          : std::string();
+  pass("weights", fmt::format("the same bytes on {}: {} in {} of {}{}",
+                              count(world_.topology().nodes, "node"), format_bytes(compared.bytes),
+                              count(compared.files, "file"), fmt::join(places, ", "), sampled));
+  return true;
 }
 
 void Preflight::check_products() {

@@ -49,6 +49,9 @@ bool holds_adapter(const std::filesystem::path& path);
 /// @throws UserError if it is neither, or damaged
 Adapter open_adapter(const std::filesystem::path& path);
 
+/// The files that it is in. @throws UserError if there is no such file or folder
+std::vector<std::filesystem::path> adapter_files(const std::filesystem::path& path);
+
 /// The weights of a model into which an adapter is merged: W + scale B A, summed in float32 in the order of the ranks.
 /// @throws UserError if the model has no linear map of that name and shape
 std::unique_ptr<WeightsSource> merge(std::unique_ptr<WeightsSource> base, Adapter adapter);

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "llampi/checkpoint/convert.hpp"
 #include "ranks/train/run_fixture.hpp"
+#include "support/simulated_nodes.hpp"
 
 namespace llampi::test {
 namespace {
@@ -45,7 +47,7 @@ class Preflight : public Train {
       if (other.name == name || other.name == "products" || other.name == "links") continue;
       EXPECT_NE(other.verdict, Verdict::fail) << other.name << ": " << other.text;
     }
-    EXPECT_EQ(result.checks.size(), 9U);
+    EXPECT_EQ(result.checks.size(), 10U);
     expect_unchanged();
     return of(result, name).text;
   }
@@ -71,13 +73,13 @@ TEST_F(Preflight, FindsNothingWrongAndLeavesNothing) {
     const auto result = check(c, {.program = "p",
                                   .tell = [&](const PreflightCheck& check) { told.push_back(check.name); },
                                   .complain = {}});
-    EXPECT_THAT(told, ::testing::ElementsAre("program", "data", "products", "links", "steps", "replicas",
-                                             "memory", "room", "checkpoint"));
+    EXPECT_THAT(told, ::testing::ElementsAre("program", "data", "weights", "products", "links", "steps",
+                                             "replicas", "memory", "room", "checkpoint"));
     const bool has_replicas = strategy == fsdp::Strategy::no_shard && world().size() > 1;
     for (const auto& check : result.checks) {
       if (check.name == "products" || check.name == "links") continue;
-      EXPECT_EQ(check.verdict, check.name == "replicas" && !has_replicas ? Verdict::skip : Verdict::pass)
-          << check.name << ": " << check.text;
+      const bool skips = check.name == "weights" || (check.name == "replicas" && !has_replicas);
+      EXPECT_EQ(check.verdict, skips ? Verdict::skip : Verdict::pass) << check.name << ": " << check.text;
     }
     const auto& figures = result.figures;
     EXPECT_EQ(std::ssize(figures.product_seconds), world().size());
@@ -119,6 +121,56 @@ TEST_F(Preflight, NamesARankWithOtherData) {
   if (world().rank() == last) c.data.train = (folder_ / "none.h5").string();
   EXPECT_THAT(failure(c, "data"), AllOf(HasSubstr(rank_on_host(last) + " cannot read what the others read: "),
                                         HasSubstr("none.h5")));
+}
+
+// The ranks of a node share a copy of the model, and the last node has another one.
+TEST_F(Preflight, NamesANodeWithOtherWeights) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to compare with";
+  EXPECT_EQ(run(Train::config("trained")), Outcome::done);
+  const int last = world().size() - 1;
+  for (const auto* node : {"here", "there"}) {
+    const checkpoint::ExportRequest request{
+        .checkpoint = checkpoint::checkpoint_path(folder_ / "trained", 12),
+        .output = folder_ / node / "model",
+        .tokenizers = {}};
+    checkpoint::export_folder(world(), request, Log());
+  }
+  std::vector<int> nodes(static_cast<std::size_t>(world().size()), 0);
+  nodes.back() = 1;
+  SimulatedNodes simulated(world(), nodes);
+  const auto before = fs::current_path();
+  fs::current_path(folder_ / (world().rank() == last ? "there" : "here"));
+  auto c = config();
+  c.model.weights = "model";
+  const auto compare = [&] {
+    const auto result = preflight(simulated, c, {"resolved\n"}, {}, Log());
+    world().barrier();
+    return result;
+  };
+  const auto same = compare();
+  EXPECT_EQ(of(same, "weights").verdict, Verdict::pass);
+  EXPECT_THAT(of(same, "weights").text,
+              MatchesRegex("the same bytes on 2 nodes: [0-9.]+ KiB in 1 file of model"));
+  EXPECT_EQ(of(same, "checkpoint").verdict, Verdict::pass);
+
+  const fs::path file = fs::path("model") / "model.safetensors";
+  if (world().rank() == last) {
+    std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
+    bytes.seekp(static_cast<std::streamoff>(fs::file_size(file)) - 3);
+    bytes.put('?');
+  }
+  world().barrier();
+  const auto other = compare();
+  EXPECT_EQ(of(other, "weights").verdict, Verdict::fail);
+  EXPECT_THAT(of(other, "weights").text,
+              HasSubstr("node node1 has other bytes in model/model.safetensors; copy the files there again"));
+  EXPECT_EQ(of(other, "steps").text, "not checked after this failure");
+
+  c.fsdp.sync_init = checkpoint::WeightsReading::broadcast;
+  const auto broadcast = compare();
+  EXPECT_EQ(of(broadcast, "weights").verdict, Verdict::skip);
+  EXPECT_EQ(of(broadcast, "replicas").verdict, Verdict::pass);
+  fs::current_path(before);
 }
 
 TEST_F(Preflight, RefusesWhatNoRankCanRead) {
