@@ -3,10 +3,11 @@
 # Checks that the build finds what it needs. What is missing is installed through apt where that is possible
 # (as root or through sudo); otherwise this prints what to install, exits 2 and has changed nothing.
 #
-#   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle]
+#   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle] [--report]
 #
 # --tests adds what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
-# --shellcheck shellcheck, --docs Doxygen, --manual MkDocs, --bundle what make-bundle.sh uses.
+# --shellcheck shellcheck, --docs Doxygen, --manual MkDocs, --bundle what make-bundle.sh uses. --report adds what two tests compare
+# reports and event files with: Chromium, and TensorBoard, which pip installs into build/tensorboard.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
 set -uo pipefail
 
@@ -40,6 +41,8 @@ shellcheck | shellcheck | shellcheck | ShellCheck
 docs     | Doxygen | doxygen | doxygen
 manual   | MkDocs with the Material theme | mkdocs mkdocs-material | mkdocs mkdocs-material
 patchelf | patchelf | patchelf | patchelf
+chromium | Chromium, for the test of reports | chromium | chromium
+venv     | Python with venv, into which TensorBoard is installed | python3-venv | python3
 '
 optional=" h5py qemu fuzzer "
 
@@ -54,8 +57,9 @@ for argument in "$@"; do
         --docs) wanted+=" docs" ;;
         --manual) wanted+=" manual" ;;
         --bundle) wanted+=" patchelf" ;;
+        --report) wanted+=" chromium venv" ;;
         *)
-            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle]" >&2
+            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle] [--report]" >&2
             exit 2
             ;;
     esac
@@ -67,6 +71,8 @@ if [[ -n ${CXX:-} && -z $(command -v "${CXX%% *}") ]]; then
 fi
 
 # ---- what is there ---------------------------------------------------------------------------------------------
+
+tensorboard=$(dirname "${BASH_SOURCE[0]}")/../build/tensorboard
 
 # Besides the system's folders, the places where CMake looks and where modules put things.
 prefixes=()
@@ -101,12 +107,21 @@ has_hdf5() { # the parallel build or the serial one
         pkg-config --exists hdf5 2>/dev/null
 }
 
-has_h5py() { # asked without importing it, which takes a while
+python_with() { # python_with MODULE: the first Python that has it
     local python
-    for python in python3 /usr/bin/python3; do
-        if "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("h5py") is None)' 2>/dev/null; then
+    for python in python3 /usr/bin/python3 "$tensorboard/bin/python"; do
+        if "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)" 2>/dev/null; then
+            echo "$python"
             return 0
         fi
+    done
+    return 1
+}
+
+has_chromium() { # by the names that system_watching_browser tries
+    local name
+    for name in chromium chromium-browser google-chrome chrome; do
+        command -v "$name" >/dev/null && return 0
     done
     return 1
 }
@@ -214,7 +229,7 @@ PROBE
     at_least 3.25 "$(cmake --version 2>/dev/null | sed -n 's/^cmake version //p')" || absent+=" cmake"
     command -v mpicxx >/dev/null && command -v mpirun >/dev/null || absent+=" mpi"
     has_hdf5 || absent+=" hdf5"
-    case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
+    case " $wanted " in *" h5py "*) python_with h5py >/dev/null || absent+=" h5py" ;; esac
     [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || absent+=" qemu"
     case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
@@ -223,6 +238,12 @@ PROBE
     command -v doxygen >/dev/null || absent+=" docs"
     case " $wanted " in *" manual "*) has_manual || absent+=" manual" ;; esac
     command -v patchelf >/dev/null || absent+=" patchelf"
+    case " $wanted " in
+        *" venv "*)
+            has_chromium || absent+=" chromium"
+            python_with ensurepip >/dev/null || absent+=" venv"
+            ;;
+    esac
 
     missing=()
     local piece
@@ -243,6 +264,20 @@ column() { # column N NAME...: that column of the table for these pieces
 
 packages() { column "$@" | tr ' ' '\n' | awk '!seen[$0]++' | paste -sd ' '; }
 
+finish() { # once all that apt installs is there
+    local python
+    case " $wanted " in *" venv "*) ;; *) exit 0 ;; esac
+    if python_with tensorboard >/dev/null; then exit 0; fi
+    echo "setup: installing TensorBoard with pip into build/tensorboard (a minute)" >&2
+    python=$(python_with ensurepip)
+    if ! { "$python" -m venv "$tensorboard" && "$tensorboard/bin/pip" install --quiet --disable-pip-version-check tensorboard; } >&2; then
+        rm -rf "$tensorboard"
+        echo "setup: pip could not install TensorBoard; its output is above. system_watching_tensorboard is skipped without it" >&2
+        exit 2
+    fi
+    exit 0
+}
+
 # Pieces that cannot be had only matter when they are required.
 drop_optional() {
     local piece required=()
@@ -253,7 +288,7 @@ drop_optional() {
         esac
     done
     missing=("${required[@]}")
-    if ((${#missing[@]} == 0)); then exit 0; fi
+    if ((${#missing[@]} == 0)); then finish; fi
 }
 
 refuse() { # refuse REASON
@@ -279,7 +314,7 @@ refuse() { # refuse REASON
 }
 
 find_missing
-if ((${#missing[@]} == 0)); then exit 0; fi
+if ((${#missing[@]} == 0)); then finish; fi
 
 as_root=()
 if ! command -v apt-get >/dev/null; then
@@ -333,3 +368,4 @@ if ((${#missing[@]})); then
     drop_optional
     refuse "installed, but still not found or too old (CXX=${CXX:-}, ${compiler[*]}, $(command -v cmake))"
 fi
+finish

@@ -11,7 +11,7 @@ import runs
 
 BROWSER = next((found for found in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if found), None)
 if not BROWSER:
-    print("Chromium is not installed; install it with: apt-get install chromium (it loads 80 MB)")
+    print("Chromium is not installed; install it with: scripts/setup.sh --report (apt-get install chromium, which loads 80 MB)")
     sys.exit(77)
 
 # What a reader does: each time the charts must be others.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorBoard reads from the event files of a run what its metrics.jsonl says, also of one that was continued."""
 import math
+import os
 import pathlib
 import struct
 import sys
@@ -8,8 +9,7 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import system_python
 
-system_python.require("tensorboard", how="python3 -m venv tb && tb/bin/pip install tensorboard, then "
-                      "cmake -B build -DPython3_EXECUTABLE=$PWD/tb/bin/python")
+system_python.require("tensorboard", pythons=[os.environ.get("TENSORBOARD_PYTHON", "")], how="scripts/setup.sh --report")
 import runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
