@@ -153,7 +153,8 @@ SafetensorsIndex parse_safetensors_index(const std::string& text, const std::str
 }
 
 std::vector<fs::path> weights_files(const fs::path& weights) {
-  if (identify(weights) != FileKind::huggingface_folder) return {weights};
+  std::error_code ignored;
+  if (!fs::is_directory(weights, ignored)) return {weights};
   if (holds_file(weights / kWholeWeights) || !holds_file(weights / kWeightsIndex))
     return {weights / kWholeWeights};
   std::vector<fs::path> files = {weights / kWeightsIndex};

@@ -36,8 +36,8 @@ std::unique_ptr<WeightsSource> open_safetensors(const std::filesystem::path& fol
 /// The parameters in a checkpoint. @throws UserError
 std::unique_ptr<WeightsSource> open_checkpoint_weights(const std::filesystem::path& file);
 
-/// The files that hold the weights of a Hugging Face folder or a checkpoint, the index of several among them. Whether they are
-/// there is not looked at. @throws UserError for what is neither, and for an index that is none
+/// The files that hold the weights of a Hugging Face folder, the index of several among them; a file, such as a checkpoint, is
+/// itself. Whether they are there is not looked at. @throws UserError for an index that is none
 std::vector<std::filesystem::path> weights_files(const std::filesystem::path& weights);
 
 /// Strict: every missing, unexpected or misshaped tensor is named. @throws UserError
