@@ -142,7 +142,8 @@ void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
   const ColumnMatrix& c = product.result;
   const auto m = static_cast<std::size_t>(c.rows), n = static_cast<std::size_t>(c.cols), k = a.size() / m;
   const bool has_one_factor = is_float8(product.first.dtype) && product.first_scaling == Fp8Scaling::tensor;
-  const float factor_of_both = has_one_factor ? *operands.first_factor * *operands.second_factor : 1.0F;
+  const float factor_of_both =
+      operands.scale * (has_one_factor ? *operands.first_factor * *operands.second_factor : 1.0F);
   std::vector<float> row(n);
   for (std::size_t i = 0; i < m; ++i) {
     std::fill(row.begin(), row.end(), 0.0F);

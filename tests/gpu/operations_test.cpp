@@ -195,6 +195,94 @@ TEST_F(GpuOperations, SwiGluIsLikeTheReference) {
   }
 }
 
+// Not of one token with rank 1: du is one number then, and terms of its sum that cancel leave a gradient that is smaller than
+// what the tolerance is derived for.
+TEST_F(GpuOperations, AdaptersAreLikeTheReference) {
+  for (const Adapted adapted : {Adapted::qkv, Adapted::projection, Adapted::gate_up}) {
+    for (const double dropout : {0.0, 0.25}) {
+      expect_like_reference(adapters(adapted, mixed_segments(33), 5, dropout));
+      expect_like_reference(adapters(adapted, one_segment(7), 8, dropout));
+    }
+    expect_like_reference(adapters(adapted, one_segment(7), 1, 0.5));
+    expect_like_reference(adapters(adapted, one_segment(1), 8, 0.5));
+  }
+}
+
+Values rounded_to_float(Values values) {
+  for (double& value : values.data) value = static_cast<double>(static_cast<float>(value));
+  return values;
+}
+
+/// What is left of x [T, C] with the mask of `dropout`, and what an adapter of ones adds of it to a dx of zeros.
+struct LeftByDropout {
+  Values written, added;
+};
+LeftByDropout left_by(device::Device& device, DType dtype, const Values& x, std::int64_t first_sample,
+                      device::Dropout dropout) {
+  Session s(device, dtype);
+  const auto number = static_cast<std::uint64_t>(first_sample);
+  const auto word = [](std::uint64_t bits) {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits));
+  };
+  dropout.first_sample = s.integers({word(number), word(number >> 32)});
+  dropout.dropped = s.output(x.rows, x.cols);
+  const auto ones = [&](std::int64_t rows, std::int64_t cols) {
+    return s.upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), 1.0)});
+  };
+  const device::LowRank adapter{.a = ones(1, x.cols),
+                                .b = ones(1, 1),
+                                .u = s.output(x.rows, 1),
+                                .dropout = dropout,
+                                .du = s.output(x.rows, 1)};
+  LeftByDropout left;
+  device.run(device::op::LowRankDown{.x = s.upload(x), .adapters = {&adapter, 1}});
+  left.written = s.download(dropout.dropped);
+  const Tensor dx = s.output(x.rows, x.cols);
+  device.run(device::op::ProjectionBackward{
+      .dy = ones(x.rows, 1),
+      .x = s.upload(x),
+      .weight = s.upload({1, x.cols, std::vector<double>(static_cast<std::size_t>(x.cols), 0.0)}),
+      .dx = dx,
+      .dweight = {},
+      .accumulate_dweight = Accumulate::no,
+      .adapters = {&adapter, 1}});
+  left.added = s.download(dx);
+  return left;
+}
+
+// Rows of one block of random bits and of many, which two and more blocks of threads share, with and without vectors.
+TEST_F(GpuOperations, DropoutHasTheBitsOfTheCpu) {
+  const auto cpu = device::make_cpu_device(1);
+  for (const std::int64_t cols : {1, 8, 43, 48, 2056, 4099}) {
+    for (const std::int64_t first_sample : {std::int64_t{0}, (std::int64_t{1} << 33) + 7, std::int64_t{-1}}) {
+      SCOPED_TRACE(fmt::format("{} columns, sample {}", cols, first_sample));
+      const device::Dropout dropout{.probability = 0.3, .key = kSeed, .purpose = 77, .seq_len = 3};
+      Values x = normal(7, cols, "x");
+      for (double& value : x.data) value = value == 0 ? 1 : value;
+      const LeftByDropout expected = left_by(*cpu, DType::float32, x, first_sample, dropout),
+                          exact = left_by(device(), DType::float32, x, first_sample, dropout);
+      // The CPU reads x itself where nothing is dropped.
+      const Values written = first_sample < 0 ? rounded_to_float(x) : expected.written;
+      EXPECT_TRUE(same_bits(exact.written, written));
+      EXPECT_TRUE(same_bits(exact.added, expected.added));
+      for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        const LeftByDropout narrow = left_by(device(), dtype, x, first_sample, dropout);
+        for (std::size_t i = 0; i < x.data.size(); ++i) {
+          ASSERT_EQ(narrow.written.data[i] == 0, written.data[i] == 0) << i;
+          ASSERT_EQ(narrow.added.data[i] == 0, expected.added.data[i] == 0) << i;
+          // x is rounded, then its product with the factor.
+          ASSERT_NEAR(narrow.written.data[i], written.data[i],
+                      3 * unit_roundoff(dtype) * std::abs(written.data[i]))
+              << i;
+        }
+      }
+      if (cols > 1) {
+        EXPECT_EQ(std::ranges::count(written.data, 0.0) > 0, first_sample >= 0);
+      }
+    }
+  }
+}
+
 // What is computed once more for the backward pass is what the forward pass had.
 TEST_F(GpuOperations, SwiGluAgainHasTheSameBits) {
   for (const DType dtype : kGpuTypes) {

@@ -185,12 +185,14 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
   Inputs inputs{{}, {schedule_.at(t), t, 0, options_.loss_scale}};
   for (int m = 0; m < options_.accumulation; ++m) {
     std::vector<std::int64_t> mine;
+    const std::int64_t first = micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_;
     for (std::int64_t i = 0; i < slots_; ++i) {
-      const std::int64_t sample = micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_ + i;
+      const std::int64_t sample = first + i;
       if (sample < global_batch_)
         mine.push_back(((t - 1) % steps_of_stream * global_batch_ + sample) % samples);
     }
     inputs.micro_batches.push_back(padded_batch(fixture_, mine, slots_));
+    inputs.micro_batches.back().set_first_sample((t - 1) * global_batch_ + first);
     inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;
   }
   world_.sum(std::span(&inputs.step.valid_labels, 1));

@@ -97,10 +97,9 @@ class CublasProduct final : public LibraryProduct {
 
   void run(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream) override {
     set_factors(operands);
-    const float alpha = 1;
     const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(way.algorithm);
     const ColumnOperands left = copied(way, result_matrix_, operands, stream);
-    check_cublas(cublasLtMatmul(handle_, &operation_, &alpha, left.first, &first_, left.second, &second_,
+    check_cublas(cublasLtMatmul(handle_, &operation_, &left.scale, left.first, &first_, left.second, &second_,
                                 &beta_, left.added, &result_, left.result, &result_, &chosen.algo, workspace,
                                 chosen.workspaceSize, stream),
                  "cublasLtMatmul");

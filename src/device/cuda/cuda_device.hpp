@@ -7,6 +7,7 @@
 //   capture.cpp       capture of work into CUDA graphs, ranges for profilers
 //   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
 //   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp
+//   low_rank.cu       low-rank adapters beside these products
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
 //   fp8.cu            what goes before products in 8 bits
 //   fp8_blocks.cu     the same with scales of blocks and tiles
@@ -17,6 +18,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "device/cuda/common.hpp"
 #include "device/cuda/cudnn_attention.hpp"
@@ -99,6 +101,7 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::Fp8Product& o);
   void execute(const op::LinearCrossEntropy& o);
   void execute(const op::LinearCrossEntropyBackward& o);
+  void execute(const op::LowRankDown& o);
   void execute(const op::Linear& o);
   void execute(const op::Add& o);
   void execute(const op::Copy& o);
@@ -121,6 +124,10 @@ class CudaDevice final : public Device, public CudaInterop {
     return cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
   }
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
+  /// What the products above have of their adapters, after the product itself; low_rank.hpp.
+  void add_adapters(std::span<const LowRank> adapters, const Tensor& x, const Tensor& y);
+  void adapters_backward(std::span<const LowRank> adapters, const Tensor& dy, const Tensor& x,
+                         const Tensor& dx);
   /// Polls `query` until it is done, and lets communication advance meanwhile.
   void poll(const std::function<cudaError_t()>& query, const char* what) const;
   /// Stream::compute waits for all others.

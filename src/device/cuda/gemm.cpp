@@ -277,7 +277,7 @@ Gemm::Plan& Gemm::plan_of(const ColumnProduct& product, const ColumnOperands& op
 
 void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tensor& workspace,
                cudaStream_t stream) {
-  const auto [a, b, c, residual, a_factor, b_factor] = operands;
+  const auto [a, b, c, residual, a_factor, b_factor, scale] = operands;
   require(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product of nothing");
   require(residual == nullptr || shape.accumulate == Accumulate::no, "a product adds to one matrix only");
   require(workspace.bytes() == 0 || reinterpret_cast<std::uintptr_t>(workspace.data) % 256 == 0,
@@ -292,7 +292,7 @@ void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tenso
   product.workspace_bytes = workspace.bytes();
   product.multiprocessors = multiprocessors_;
   try {
-    const ColumnOperands by_column{b, a, added, c, b_factor, a_factor};
+    const ColumnOperands by_column{b, a, added, c, b_factor, a_factor, scale};
     Plan& plan = plan_of(product, by_column, workspace, stream);
     plan.in_library->run(plan.way, by_column, workspace.data, stream);
   } catch (const Error& error) {

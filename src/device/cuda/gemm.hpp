@@ -48,6 +48,7 @@ struct GemmOperands {
   /// In 8 bits: what A and B are multiplied by, in device memory, as GemmShape says.
   const float* a_factor = nullptr;
   const float* b_factor = nullptr;
+  float scale = 1;  ///< what op(A) op(B) is multiplied by in float32, before anything is added
 };
 
 class Gemm final : public Tuning {

@@ -67,6 +67,7 @@ struct ColumnOperands {
   /// to 16 bytes.
   const float* first_factor = nullptr;
   const float* second_factor = nullptr;
+  float scale = 1;  ///< of the product, in float32, before anything is added
 };
 
 /// A product as the library sees it, with the algorithms that it has for it.

@@ -55,11 +55,6 @@ class Products {
   cudaStream_t stream_;
 };
 
-/// They are the CPU's and the reference's so far. @throws Error rather than leaving them out
-void check_no_adapters(std::span<const LowRank> adapters) {
-  if (!adapters.empty()) throw Error("this device has no kernels for low-rank adapters");
-}
-
 /// @throws Error naming the GPU that has none
 void check_has_fp8_products(const cudaDeviceProp& gpu, Fp8Scaling scaling) {
   const auto lacks = [&](const char* what) {
@@ -82,42 +77,42 @@ const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* nam
 }  // namespace
 
 void CudaDevice::execute(const op::QkvRope& o) {
-  check_no_adapters(o.adapters);
-  Products(*gemm_, workspace_, compute())
-      .forward(o.x, o.weight, o.transform.has_norms() ? o.transform.product : o.qkv);
+  const Tensor& projected = o.transform.has_norms() ? o.transform.product : o.qkv;
+  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, projected);
+  add_adapters(o.adapters, o.x, projected);
   apply_rope(rope_of(o), compute());
 }
 
 void CudaDevice::execute(const op::QkvRopeBackward& o) {
-  check_no_adapters(o.adapters);
   apply_rope(rope_of(o), compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
+  adapters_backward(o.adapters, o.dqkv, o.x, o.dx);
 }
 
 void CudaDevice::execute(const op::ProjectionResidual& o) {
-  check_no_adapters(o.adapters);
   require(static_cast<bool>(o.residual), "projection_residual without a residual");
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.y, o.residual);
+  add_adapters(o.adapters, o.x, o.y);
 }
 
 void CudaDevice::execute(const op::ProjectionBackward& o) {
-  check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute())
       .backward(o.dy, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
+  adapters_backward(o.adapters, o.dy, o.x, o.dx);
 }
 
 void CudaDevice::execute(const op::GateUpSwiglu& o) {
-  check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.gate_up);
+  add_adapters(o.adapters, o.x, o.gate_up);
   apply_swiglu(o.gate_up, o.activated, compute());
 }
 
 void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
-  check_no_adapters(o.adapters);
   apply_swiglu_backward(o.dactivated, o.gate_up, compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
+  adapters_backward(o.adapters, o.gate_up, o.x, o.dx);
 }
 
 void CudaDevice::execute(const op::Fp8Product& o) {

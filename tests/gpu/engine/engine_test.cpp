@@ -106,6 +106,46 @@ TEST_F(GpuEngine, OtherFamiliesHaveTheSameBitsInAnyOrderAndPlace) {
   }
 }
 
+// Of all linear maps, and of some in other ranks of their matrices.
+TEST_F(GpuEngine, AdaptersEqualPyTorch) {
+  for (const char* name : {"lora_all", "lora_some"}) {
+    SCOPED_TRACE(name);
+    const auto fixture = oracle::load(name);
+    next_order();
+    expect_oracle(run(fixture, {.accumulation = 2, .poison = true, .graph = true}), fixture,
+                  kFloat32Tolerance);
+  }
+}
+
+// PyTorch's dropout drops others; the CPU's drops the same.
+TEST_F(GpuEngine, AdaptersWithDropoutEqualThoseOfTheCpu) {
+  auto fixture = oracle::load("lora_all");
+  fixture.lora->dropout = 0.25;
+  fixture.training.steps = 5;
+  const auto expected = run_trajectory(test_world(), fixture, {.accumulation = 2});
+  next_order();
+  expect_near(run(fixture, {.accumulation = 2, .poison = true, .graph = true}), expected, kFloat32Tolerance);
+}
+
+TEST_F(GpuEngine, AdaptersHaveTheSameBitsInAnyOrderAndPlace) {
+  auto fixture = oracle::load("lora_all");
+  fixture.lora->dropout = 0.25;
+  fixture.training.steps = 3;  // issued, captured, replayed
+  const TrajectoryOptions options{
+      .accumulation = 2, .poison = true, .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
+  const auto base = run(fixture, options);
+  for (const auto checkpointing : {fsdp::Checkpointing::full, fsdp::Checkpointing::selective}) {
+    const bool selective = checkpointing == fsdp::Checkpointing::selective;
+    auto other = options;
+    other.strategy = selective ? fsdp::Strategy::no_shard : fsdp::Strategy::shard_grad_op;
+    other.checkpointing = checkpointing;
+    other.offload.optimizer = selective;
+    other.graph = true;
+    next_order();
+    expect_same_bits(base, run(fixture, other), to_string(other.strategy));
+  }
+}
+
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
   const auto fixture = oracle::load("one_layer_one_head");
   const auto base = run(fixture, {.accumulation = 2});

@@ -181,6 +181,43 @@ class GemmTest : public ::testing::Test {
   Matrix workspace_;
 };
 
+// What is added is not scaled, and one algorithm serves every scale.
+TEST_F(GemmTest, ProductsAreScaledBeforeTheyAreAdded) {
+  Gemm gemm(true, false);
+  for (const auto& [in, out] : kTypes) {
+    Matrix a(in, 5, 7), b(in, 3, 7), c(out, 5, 3, 2);
+    a.fill(1), b.fill(2);
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      const GemmShape shape{.m = 5,
+                            .n = 3,
+                            .k = 7,
+                            .b = Transpose::yes,
+                            .in = in,
+                            .out = out,
+                            .accumulate = accumulate,
+                            .c_stride = c.stride()};
+      for (const float scale : {-1.5F, 0.25F}) {
+        c.fill(4);
+        gemm.run(shape, {.a = a.data(), .b = b.data(), .c = c.data(), .scale = scale},
+                 {workspace_.data(), DType::int32, 1, 1 << 16}, nullptr);
+        emulator::run_all();
+        Matrix before(out, 5, 3);
+        before.fill(4);
+        for (std::int64_t i = 0; i < 5; ++i) {
+          for (std::int64_t j = 0; j < 3; ++j) {
+            float expected = 0;
+            for (std::int64_t l = 0; l < 7; ++l) expected += a.at(i, l) * b.at(j, l);
+            expected = expected * scale + (accumulate == Accumulate::yes ? before.at(i, j) : 0.0F);
+            ASSERT_EQ(c.at(i, j), expected) << i << ", " << j;
+          }
+        }
+        EXPECT_TRUE(c.gaps_are_untouched());
+      }
+    }
+  }
+  EXPECT_EQ(emulator::take_searches(), 2 * 5);
+}
+
 TEST_F(GemmTest, EveryProductOfEveryDtypeIsNear) {
   Gemm gemm(true, false);
   for (const auto& [in, out] : kTypes) {
