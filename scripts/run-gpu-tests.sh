@@ -11,8 +11,8 @@
 #   program=20      the program starts, and the plugin with its CUDA libraries
 #   tests=300       tests labelled gpu on one rank
 #   ranks=570       those on several ranks, which share a GPU where there are too few
-#   runs=400        training runs of the program on 1, 2 and 4 ranks, whose losses must agree; of Qwen2, Qwen3 and Mistral, with
-#                   those of CPUs
+#   runs=500        training runs of the program on 1, 2 and 4 ranks, whose losses must agree; of Qwen2, Qwen3, Mistral and LoRA
+#                   adapters, with those of CPUs
 #   memcheck=120    test_gpu under compute-sanitizer, skipped where that is not found
 #   racecheck=90    likewise; shared memory, without the tests of attention
 #   bench=480       bench/gpu_table.sh: gpu_bench, and PyTorch beside it where python3 has it
@@ -35,7 +35,7 @@ mkdir -p "$out" || exit 2
 
 steps=(program tests ranks runs memcheck racecheck bench)
 if (($(nvidia-smi -L 2>/dev/null | grep -c "^GPU") > 1)); then steps+=(keys); fi
-declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=400 [memcheck]=120 [racecheck]=90 [bench]=480 [keys]=580)
+declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=500 [memcheck]=120 [racecheck]=90 [bench]=480 [keys]=580)
 chosen=()
 for argument in "$@"; do
     step=${argument%%=*}

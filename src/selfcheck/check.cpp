@@ -57,6 +57,8 @@ std::vector<OtherFamily> other_families() {
   return families;
 }
 
+model::LoraConfig adapters_with_dropout() { return lora_check_config(8, 0.1); }
+
 }  // namespace
 
 bool CheckResult::passed() const {
@@ -93,7 +95,19 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
           return compare_devices(*compute.host, *reference, check);
         }));
   }
+  add(result, world, "CPU, adapters with dropout, against the reference in float64", on_all(world, [&] {
+        const auto reference = device::make_reference_device();
+        return compare_devices(*compute.host, *reference,
+                               {.judge_dtype = DType::float64, .lora = adapters_with_dropout()});
+      }));
   if (compute.on_gpu()) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      add(result, world, fmt::format("GPU in {}, adapters with dropout, against the CPU", to_string(dtype)),
+          on_all(world, [&] {
+            return compare_devices(*compute.gpu, *compute.host,
+                                   {.dtype = dtype, .lora = adapters_with_dropout()});
+          }));
+    }
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
       for (const std::int64_t head_dim : {64, 128}) {
         add(result, world, fmt::format("GPU in {}, heads of {}, against the CPU", to_string(dtype), head_dim),

@@ -17,6 +17,7 @@ namespace llampi::selfcheck {
 namespace {
 
 constexpr std::uint64_t kSeed = 20240607;
+constexpr std::int64_t kFirstSample = 5;  // of the batch: without a number nothing is dropped
 
 // What rounding explains. Sums of up to 1000 terms in float32 are off by about sqrt(1000) roundings of 2^-24,
 // fast exponentials by a few. Between the operands of a layer and any of its results there are at most eight
@@ -26,6 +27,9 @@ constexpr std::uint64_t kSeed = 20240607;
 // 8 u, which they reach only if all errors have one direction.
 constexpr double kSums = 64 * 0x1p-24;
 constexpr double kRoundings = 8;
+// With adapters there are more of them: the thin product, what dropout leaves or adds of it, and the sum that each of the
+// adapters of q, k and v adds to.
+constexpr double kAdapterRoundings = 5;
 // AdamW is a dozen float32 operations on each element.
 constexpr double kUpdate = 16 * 0x1p-24;
 
@@ -135,13 +139,15 @@ class Comparison {
  public:
   Comparison(device::Device& device, device::Device& judge, const DeviceCheckOptions& options)
       : dtype_(options.dtype),
-        model_(model::make_llama(small_llama(options), options.fp8)),
+        model_(model::make_llama(small_llama(options), options.fp8, options.lora)),
         device_(*model_, device, {options.sequences, options.seq_len}, options.dtype),
         judge_(*model_, judge, {options.sequences, options.seq_len}, options.judge_dtype),
-        allowed_(options.fp8 ? fp8_rounding_explains(options.dtype)
-                             : rounding_explains(options.dtype, options.tf32)) {
+        allowed_(options.fp8    ? fp8_rounding_explains(options.dtype)
+                 : options.lora ? adapters_rounding_explains(options.dtype, options.tf32)
+                                : rounding_explains(options.dtype, options.tf32)) {
     set_parameters();
-    const device::HostBatch batch = make_check_batch(options, model_->vocabulary());
+    device::HostBatch batch = make_check_batch(options, model_->vocabulary());
+    batch.set_first_sample(kFirstSample);
     for (auto* side : {&device_, &judge_}) side->upload(batch, 1);
   }
 
@@ -362,6 +368,15 @@ double rounding_explains(DType dtype, bool tf32) {
   const DType products =
       tf32 && dtype == DType::float32 ? DType::float16 : dtype;  // as many bits of mantissa
   return kSums + kRoundings * unit_roundoff(products);
+}
+
+double adapters_rounding_explains(DType dtype, bool tf32) {
+  const double usual = rounding_explains(dtype, tf32);
+  return usual + kAdapterRoundings / kRoundings * (usual - kSums);
+}
+
+model::LoraConfig lora_check_config(std::int64_t rank, double dropout) {
+  return {.rank = rank, .alpha = static_cast<double>(rank) / 2, .dropout = dropout, .targets = "proj"};
 }
 
 /// What differs by `d` of itself before a cast is on the other side of a border between two numbers of the format with

@@ -9,6 +9,7 @@
 #include "llampi/device/device.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/llama_config.hpp"
+#include "llampi/model/lora.hpp"
 
 namespace llampi::selfcheck {
 
@@ -28,6 +29,7 @@ struct DeviceCheckOptions {
   DType judge_dtype = DType::float32;                 ///< what the judge computes in
   /// Products in 8 bits, of a batch whose tokens are a multiple of model::fp8_multiple().
   std::optional<model::Fp8Recipe> fp8 = {};
+  std::optional<model::LoraConfig> lora = {};  ///< adapters of the linear maps, which are trained as well
 };
 
 /// What both devices made of the same operands.
@@ -42,8 +44,14 @@ struct ComparedTensor {
 /// Of products in 8 bits, with sequences like the default whose tokens they can sum over.
 DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe);
 
+/// Adapters of all linear maps, whose part of a product is half as large as the product: larger ones would lead to scores of
+/// attention that are far apart, which enlarges what rounding does.
+model::LoraConfig lora_check_config(std::int64_t rank, double dropout);
+
 /// The error that rounding can explain of any tensor of a layer.
 double rounding_explains(DType dtype, bool tf32);
+/// The same where linear maps have adapters.
+double adapters_rounding_explains(DType dtype, bool tf32);
 /// The same where products are in 8 bits.
 double fp8_rounding_explains(DType dtype);
 

@@ -25,6 +25,10 @@ void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOption
                        small.architecture->qk_norms ? ", norms of heads" : "",
                        small.window > 0 ? ", a sliding window" : "");
   }
+  if (options.lora) {
+    small.lora = lora_check_config(options.lora->rank, options.lora->dropout);
+    more += ", adapters";
+  }
   const bool in_blocks = options.fp8 && options.fp8->scales == model::Fp8Scales::block;
   const std::string computed =
       fmt::format("{}{}{}{}", to_string(options.dtype), options.fp8 ? " with products in FP8" : "",

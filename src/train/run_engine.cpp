@@ -27,11 +27,6 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
   fsdp::EngineOptions options;
   comm::agree(world, [&] {
     if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
-    if (compute.on_gpu() && config.lora.rank > 0) {
-      throw_user_error(
-          "lora.rank = {}: llampi does not support LoRA adapters on GPUs yet; train them on CPUs (--run.device=cpu)",
-          config.lora.rank);
-    }
     options = engine_options(config, *inputs.model, micro_batches,
                              compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });
@@ -39,7 +34,8 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
                         {.dtype = options.precision.compute,
                          .tf32 = config.run.tf32,
                          .model = &inputs.llama,
-                         .fp8 = fp8_recipe(config)},
+                         .fp8 = fp8_recipe(config),
+                         .lora = lora_config(config)},
                         log);
   Decisions decisions = make_decisions({world, compute, inputs, config, run_text, log}, options);
   inputs.batch_options.micro_batch = options.batch.sequences;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Several ranks with NCCL on this machine's GPUs, also on only one: collectives, the engine against its oracle, and
 # whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank; with
-# fsdp.sum_order = tree in every bit. Then small models of other families, whose losses must be those of CPUs.
+# fsdp.sum_order = tree in every bit. Then small models of other families and LoRA adapters, whose losses must be those of CPUs.
 #
 #   tests/gpu/several_ranks.sh [BUILD]     BUILD: the folder with the program and its tests; default: build
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU
@@ -159,6 +159,23 @@ for name in qwen2 qwen3 mistral; do
     text=$("$llampi" generate --weights "$folder/$name" --device "$device" --prompt "The " --max-tokens 150 --temperature 0 2>>"$folder/$name.log") ||
         fail "generate failed with the weights of $name"
     [[ $text == "The "* ]] || fail "what was generated with the weights of $name does not begin with the prompt"
+done
+
+# Adapters of the model that the run "one" trained; the bounds are those of the families. The same elements are dropped on CPUs.
+adapters=(--model.weights="$folder/one" --lora.rank=8 --lora.targets=proj --lora.dropout=0.1 --optimizer.lr=5e-3)
+on=cpu train adapters_cpu 1 "${float32[@]}" "${adapters[@]}"
+train adapters 2 "${float32[@]}" "${adapters[@]}"
+train adapters_bfloat16 2 --fsdp.param_dtype=bfloat16 "${adapters[@]}"
+say "adapters: as on CPUs"
+compare adapters_cpu adapters 2e-5
+compare adapters_cpu adapters_bfloat16 5e-2
+train adapters_tree_one 1 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree
+train adapters_tree_two 2 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree --fsdp.strategy=shard_grad_op
+train adapters_tree_four 4 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree
+for name in adapters_tree_two adapters_tree_four; do
+    [[ $(curve "$name") == "$(curve adapters_tree_one)" ]] || fail "with sum_order = tree the losses or norms of $name are not those of adapters_tree_one"
+    [[ $(weights "$name") == "$(weights adapters_tree_one)" ]] || fail "with sum_order = tree the adapters of $name are not those of adapters_tree_one"
+    say "$name: losses, norms and final adapters equal those of one rank in every bit"
 done
 
 say "all agree"

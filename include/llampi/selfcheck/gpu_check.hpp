@@ -9,6 +9,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/llama_config.hpp"
+#include "llampi/model/lora.hpp"
 
 namespace llampi::selfcheck {
 
@@ -19,7 +20,8 @@ struct GpuCheckOptions {
   /// Its size of heads is compared, and what it has in addition to Llama: biases, norms of heads, windows. Null: a Llama with
   /// heads of 128.
   const model::LlamaConfig* model = nullptr;
-  std::optional<model::Fp8Recipe> fp8 = {};  ///< of the products of blocks
+  std::optional<model::Fp8Recipe> fp8 = {};    ///< of the products of blocks
+  std::optional<model::LoraConfig> lora = {};  ///< its adapters, of whatever linear maps
 };
 
 /// Compares each rank's GPU with its CPU (see device_check.hpp) in what the run computes in, before anything

@@ -56,6 +56,23 @@ TEST_F(GpuCheck, PassesWithWhatOtherFamiliesHave) {
   }
 }
 
+TEST_F(GpuCheck, PassesWithAdapters) {
+  for (const DType dtype : kGpuTypes) {
+    for (const double dropout : {0.0, 0.25}) {
+      if (dropout == 0 && dtype != DType::bfloat16) continue;
+      SCOPED_TRACE(fmt::format("{}, dropout {}", to_string(dtype), dropout));
+      const auto compared = selfcheck::compare_devices(
+          *gpu_, *host_, {.dtype = dtype, .head_dim = 64, .lora = selfcheck::lora_check_config(8, dropout)});
+      EXPECT_EQ(selfcheck::failure_of(compared), "");
+      const auto worst = std::ranges::max_element(compared, {}, [](const auto& tensor) {
+        return tensor.allowed > 0 ? tensor.error / tensor.allowed : 0;
+      });
+      fmt::print("{}, dropout {}: {} differs most, by {:.2g} of {:.2g}\n", to_string(dtype), dropout,
+                 worst->name, worst->error, worst->allowed);
+    }
+  }
+}
+
 TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
   const auto orders = work_orders();
   for (const model::Fp8Recipe& recipe :

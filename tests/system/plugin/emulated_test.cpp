@@ -145,6 +145,59 @@ TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
   }
 }
 
+// A base in bfloat16, which products in float32 read in float32; dropout, which evaluations are without; a checkpoint between.
+TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
+  ASSERT_EQ(llampi("train --config run.ini --run.dir=base --run.device=cpu").status, 0);
+  folder_.write("few", read_file(folder_.path() / "text").substr(0, 200));
+  ASSERT_EQ(llampi("tokenize --tokenizer bytes --output few.h5 few").status, 0);
+  const std::string train =
+      "train --config run.ini --model.weights=base --lora.rank=4 --lora.targets=proj --lora.dropout=0.2 "
+      "--optimizer.lr=1e-2 --optimizer.schedule=constant --data.eval=few.h5 --train.eval_every=2 ";
+  const auto values = [&](const std::string& run) {
+    std::vector<double> all;
+    for (const auto& line : metrics(run)) {
+      for (const char* key : {"loss", "grad_norm", "eval_loss"}) {
+        if (line.contains(key)) all.push_back(line[key]);
+      }
+    }
+    return all;
+  };
+  const auto expect_near = [&](const std::string& run, double tolerance) {
+    const auto actual = values(run), expected = values("cpu");
+    ASSERT_EQ(actual.size(), 4U * 2 + 2) << "steps, and evaluations";
+    ASSERT_EQ(expected.size(), actual.size());
+    for (std::size_t i = 0; i < actual.size(); ++i)
+      EXPECT_NEAR(actual[i], expected[i], tolerance * expected[i]) << run << ", " << i;
+  };
+  ASSERT_EQ(llampi(train + "--train.steps=4 --run.dir=cpu --run.device=cpu").status, 0);
+  for (const char* steps : {"2", "4"}) {
+    const Ending exact = llampi(fmt::format(
+        "{}--train.steps={} --run.dir=exact --run.device=cuda --fsdp.param_dtype=float32", train, steps));
+    ASSERT_EQ(exact.status, 0) << exact.err;
+    EXPECT_THAT(exact.out, HasSubstr(" tensors match the CPU (float32, adapters)\n"));
+  }
+  expect_near("exact", 1e-5);
+  const Ending narrow =
+      llampi(train + "--train.steps=4 --run.dir=narrow --run.device=cuda --run.share_gpu=true", 2);
+  ASSERT_EQ(narrow.status, 0) << narrow.err;
+  EXPECT_THAT(narrow.out, HasSubstr(" tensors match the CPU (bfloat16, adapters)\n"));
+  expect_near("narrow", 1.8e-2);
+  const auto plan = nlohmann::json::parse(
+      llampi("plan --config run.ini --ranks 2 --device cuda --json --lora.rank=4 --lora.targets=proj "
+             "--lora.dropout=0.2 --model.weights=base")
+          .out);
+  EXPECT_GE(metrics("narrow").front()["memory_bytes"], plan["arenas"]["device"]["planned_bytes"]);
+
+  const auto loss = [&](const std::string& device) {
+    const Ending ending =
+        llampi("evaluate --json --data few.h5 --seq-len 16 --weights narrow --device " + device);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return nlohmann::json::parse(ending.out)["loss"].get<double>();
+  };
+  const double on_cpu = loss("cpu");
+  EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
+}
+
 TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
   const std::string train = "train --config run.ini --fsdp.product_dtype=fp8 --run.dir=";
   ASSERT_EQ(llampi(train + "cpu --run.device=cpu").status, 0);

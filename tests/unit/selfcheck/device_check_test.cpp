@@ -95,6 +95,31 @@ TEST(DeviceCheck, TheCpuComputesOtherFamiliesAsTheReferenceDoes) {
   }
 }
 
+TEST(DeviceCheck, TheCpuComputesAdaptersAsTheReferenceDoes) {
+  const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
+  const auto compared = compare_devices(
+      *cpu, *reference, {.head_dim = 64, .judge_dtype = DType::float64, .lora = lora_check_config(4, 0.25)});
+  EXPECT_EQ(failure_of(compared), "");
+  EXPECT_EQ(std::ranges::count_if(compared,
+                                  [](const auto& c) { return c.name.find(".lora_") != std::string::npos; }),
+            2 * 7);
+}
+
+TEST(DeviceCheck, NamesTheGradientOfAnAdapterThatIsWrong) {
+  const auto judge = device::make_cpu_device(1), device = device::make_cpu_device(1);
+  device->decorate([](const device::Operation& operation, const std::function<void()>& issue) {
+    issue();
+    if (const auto* const o = std::get_if<device::op::ProjectionBackward>(&operation)) {
+      for (const auto& l : o->adapters) leave_out_the_end(l.da);
+    }
+  });
+  const auto compared = compare_devices(*device, *judge, {.lora = lora_check_config(4, 0.25)});
+  const auto failed = std::ranges::find(compared, "gradient of model.layers.0.mlp.down_proj.lora_A.weight",
+                                        &ComparedTensor::name);
+  ASSERT_NE(failed, compared.end());
+  EXPECT_GT(failed->error, adapters_rounding_explains(DType::bfloat16, false));
+}
+
 TEST(DeviceCheck, TheSameDeviceHasNoError) {
   const auto one = device::make_cpu_device(1), other = device::make_cpu_device(1);
   for (const auto& tensor : compare_devices(*one, *other, {})) EXPECT_EQ(tensor.error, 0) << tensor.name;
