@@ -145,6 +145,10 @@ class Preflight {
   bool check_replicas();
   void check_memory();
   bool check_room();
+  checkpoint::CheckpointTexts checkpoint_texts() const {
+    return {inputs_.llama.json, start_.run_text, inputs_.train_file->notes().chat_template,
+            adapter_text_of(inputs_, config_)};
+  }
   void check_checkpoint();
   void check_same_state(const std::vector<std::uint32_t>& saved, bool moments);
   void wipe(const std::vector<fsdp::StatePiece>& pieces);
@@ -595,8 +599,7 @@ void Preflight::check_memory() {
 /// For the next checkpoint, and for all that are kept. False if not even the next one fits.
 bool Preflight::check_room() {
   const auto tensors = tensors_to_save(*engine_, CheckpointContent::all);
-  const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
-                                          inputs_.train_file->notes().chat_template};
+  const checkpoint::CheckpointTexts texts = checkpoint_texts();
   auto& bytes = result_.figures.checkpoint_bytes;
   bytes = checkpoint::checkpoint_bytes(tensors, texts, file_settings(config_));
   struct Found {
@@ -661,9 +664,7 @@ void Preflight::check_checkpoint() {
   const auto tensors = tensors_to_save(*engine_, CheckpointContent::all);
   const auto stored = infer::stored_tensors(*engine_);
   const auto pieces = infer::tensor_pieces(*engine_, engine_->pieces_to_save(), stored);
-  const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
-                                          inputs_.train_file->notes().chat_template,
-                                          adapter_text_of(inputs_, config_)};
+  const checkpoint::CheckpointTexts texts = checkpoint_texts();
   const std::string advice = fmt::format("; look at the file system of {}", config_.run.dir);
   auto& figures = result_.figures;
   const bool done = attempt("checkpoint", advice, [&] {

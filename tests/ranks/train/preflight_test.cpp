@@ -202,6 +202,42 @@ TEST_F(Preflight, NamesAReplicaThatDiffers) {
   EXPECT_EQ(text.find(rank_on_host(0)) == std::string::npos, world().size() > 2) << text;
 }
 
+// The base is read again wherever a run starts, and is outside of checkpoints.
+TEST_F(Preflight, ChecksARunOfAdapters) {
+  auto c = config();
+  c.train.steps = 4;
+  EXPECT_EQ(run(c), Outcome::done);
+  const std::string base = checkpoint::checkpoint_path(c.run.dir, 4).string();
+  c = config_of_new_run();
+  c.model.weights = base;
+  c.lora.rank = 4;
+  c.lora.targets = "proj";
+  c.lora.dropout = 0.1;
+  const auto result = check(c);
+  for (const auto& check : result.checks) {
+    if (check.name == "products" || check.name == "links") continue;
+    EXPECT_EQ(check.verdict, check.name == "replicas" && world().size() == 1 ? Verdict::skip : Verdict::pass)
+        << check.name << ": " << check.text;
+  }
+  EXPECT_EQ(result.figures.losses.size(), 4U);
+  EXPECT_EQ(result.figures.planned_bytes, result.figures.used_bytes);
+  EXPECT_FALSE(fs::exists(c.run.dir));
+
+  // A seed of its own gives a rank other adapters of the same base.
+  if (world().size() > 1) {
+    const int last = world().size() - 1;
+    auto other = c;
+    other.run.seed = world().rank() == last ? 1 : 0;
+    EXPECT_THAT(of(check(other), "replicas").text,
+                AllOf(HasSubstr(rank_on_host(last)), HasSubstr(".lora_A.weight")));
+  }
+
+  // There is room for what a checkpoint takes.
+  EXPECT_EQ(run(c), Outcome::done);
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(checkpoint::checkpoint_path(c.run.dir, 12)));
+  EXPECT_LE(bytes, result.figures.checkpoint_bytes);
+}
+
 TEST_F(Preflight, NamesTheStepThatIsNotFinite) {
   auto c = config();
   c.optimizer.lr = 1e38;
