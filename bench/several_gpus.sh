@@ -121,10 +121,12 @@ if ! run base; then
 fi
 grep -h '^device: ' "$folder/base.log" | head -n 1 || true
 base=$(speed base)
+begun=$SECONDS
 if ! run again; then
     echo "the same run FAILED the second time: $(first_error again) (log: $folder/again.log)" >&2
     exit 1
 fi
+seconds=$((3 * (SECONDS - begun) + 30)) # a key with which a run hangs takes no time from the others
 # A difference counts from a hundredth on, or from what two runs without any key differ by.
 noise=$(awk -v a="$base" -v b="$(speed again)" 'BEGIN { d = a > b ? a / b - 1 : b / a - 1; print (d > 0.01 ? d : 0.01) }')
 printf '%-44s %10.0f   %s\n' 'as it comes' "$base" "$(overlap base)" 'again' "$(speed again)" "$(overlap again)"
@@ -155,13 +157,19 @@ verdict window --fsdp.nccl_window=true
 verdict copy_engines --fsdp.nccl_window=true --fsdp.nccl_copy_engines=true
 verdict split_share --fsdp.nccl_split_share=true
 # What multiprocessors left to collectives gain, beside the same number of CTAs without that.
+case $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) in
+    *A100*) multiprocessors=108 ;;
+    *B200*) multiprocessors=148 ;;
+    *) multiprocessors=132 ;; # H100 and H200
+esac
 for ctas in 8 16; do
     if verdict_against "$base" "ctas_$ctas" --fsdp.nccl_ctas="$ctas"; then
-        verdict_against "$(speed "ctas_$ctas")" "product_sms_$((132 - ctas))" --fsdp.nccl_ctas="$ctas" --fsdp.product_sms=$((132 - ctas)) || true
+        verdict_against "$(speed "ctas_$ctas")" "product_sms_$((multiprocessors - ctas))" --fsdp.nccl_ctas="$ctas" --fsdp.product_sms=$((multiprocessors - ctas)) || true
     fi
 done
 verdict prefetch_4 --fsdp.limit_all_gathers=4
 verdict fp8 --fsdp.product_dtype=fp8
+verdict optimizer_over_replicas --fsdp.strategy=no_shard --fsdp.shard_optimizer_over_replicas=true
 # Two groups, as if there were two nodes: what replicas cost, and a stream of their own beside that.
 if ((ranks >= 4 && ranks % 2 == 0)); then
     hybrid=(--fsdp.strategy=hybrid_shard --fsdp.shard_group_size=$((ranks / 2)))

@@ -6,7 +6,7 @@
 #   read_settings                  the site file, modules and container: sets llampi, alone, and container
 #   start_command NAME...          sets launch, where the site file has not, and puts the container into it
 #   prepare_run NAME INDEX CONFIG [--section.key=value ...]
-#                                  sets run_dir, train (the command of a rank) and before (the newest checkpoint)
+#                                  sets run_dir, train (the command of a rank) and before (the checkpoints there are)
 #   warn_of_idle_gpus GPUS RANKS   of one node
 #   check_first                    llampi check, if JOB_CHECK asks for it
 #   finish STATUS                  what the ranks ended with: ends the script, and continues the chain where that is right
@@ -96,10 +96,8 @@ warn_of_idle_gpus() {
 
 # ---- the run ----------------------------------------------------------------------------------------------------------
 
-newest_checkpoint() {
-    local files=("$run_dir"/checkpoints/step-*.h5)
-    echo "${files[-1]}"
-}
+# Which there are, and of when: one that is written again, or is older than the newest, counts too.
+checkpoints() { stat -c '%n %y %i' "$run_dir"/checkpoints/step-*.h5 2>/dev/null; }
 
 # One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job
 # array get one each.
@@ -114,14 +112,14 @@ prepare_run() {
         run_dir=${named:-runs/$name}${index:+-$index}
     fi
     if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
-    before=$(newest_checkpoint)
+    before=$(checkpoints)
     rm -f "$run_dir/stopped"
 }
 
 # JOB_CHECK=1: before the first job's run, `llampi check` with the same ranks and configuration. A failure ends the job.
 check_first() {
     local status
-    if [[ ${JOB_CHECK:-0} != 1 || -e $before ]]; then return; fi
+    if [[ ${JOB_CHECK:-0} != 1 || -n $before ]]; then return; fi
     "${launch[@]}" "$llampi" check "${train[@]:2}"
     status=$?
     if ((status == 0)); then return; fi
@@ -142,7 +140,7 @@ finish() {
         exit "$status"
     fi
     # Failures count since the newest checkpoint.
-    if [[ $(newest_checkpoint) != "$before" ]]; then saved=yes failures=0; fi
+    if [[ $(checkpoints) != "$before" ]]; then saved=yes failures=0; fi
     if ((status == 75)); then
         if [[ $saved == no ]]; then
             echo "stopped early without a new checkpoint in $run_dir (more time per job or more room is needed: see above); not submitted again" >&2

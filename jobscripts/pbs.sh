@@ -50,8 +50,12 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # PBS sets it from ompthreads
 # get as many as it has cores.
 hosts=$(awk '!($1 in n) { host[++hosts] = $1 } { ++n[$1] }
              END { for (i = 1; i <= hosts; ++i) printf "%s%s:%d", (i > 1 ? "," : ""), host[i], n[host[i]] }' "$PBS_NODEFILE")
-start_command mpirun -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none \
-    -x OMP_NUM_THREADS ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}
+# mpirun passes on OMPI_* by itself; the rest are the site file's, and LLAMPI_*.
+exported=()
+for name in OMP_NUM_THREADS LD_LIBRARY_PATH $(compgen -e | grep -E '^(NCCL|UCX|FI|CUDA|LLAMPI)_'); do
+    if [[ -n ${!name:-} ]]; then exported+=(-x "$name"); fi
+done
+start_command mpirun -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none "${exported[@]}"
 
 # This job as PBS has it, one attribute a line.
 attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')

@@ -129,6 +129,7 @@ submit_next() {
 # ---- the ranks --------------------------------------------------------------------------------------------------------
 
 check_first
+if [[ $interrupted == yes ]]; then finish 75; fi # ranks that have hardly started would be killed by the signal
 "${launch[@]}" "${train[@]}" &
 ranks=$!
 trap 'interrupted=yes; kill -USR1 $ranks' USR1

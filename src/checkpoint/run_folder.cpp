@@ -94,15 +94,15 @@ std::vector<fs::path> surplus_checkpoints(const fs::path& run_dir, const Retenti
   std::erase_if(checkpoints, [&](const fs::path& file) {
     return std::find(damaged.begin(), damaged.end(), file) != damaged.end();
   });
+  const auto undamaged = checkpoints;
   const std::size_t newest = std::min(checkpoints.size(), static_cast<std::size_t>(retention.newest));
   checkpoints.resize(checkpoints.size() - newest);
   std::erase_if(checkpoints, [&](const fs::path& file) {
     return retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
   });
   if (retention.continuable && !checkpoints.empty()) {
-    const auto kept = list_checkpoints(run_dir);
-    const auto newest_whole = std::find_if(kept.rbegin(), kept.rend(), has_optimizer);
-    if (newest_whole != kept.rend()) std::erase(checkpoints, *newest_whole);
+    const auto newest_whole = std::find_if(undamaged.rbegin(), undamaged.rend(), has_optimizer);
+    if (newest_whole != undamaged.rend()) std::erase(checkpoints, *newest_whole);
   }
   return checkpoints;
 }

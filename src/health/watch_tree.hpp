@@ -25,7 +25,6 @@ class WatchTree {
   std::vector<int> children(int rank) const;  ///< in ascending order
   std::vector<int> subtree(int rank) const;   ///< the rank and all below it, in ascending order
   int depth() const;                          ///< the most steps from any rank to the root
-  int nodes() const { return nodes_; }
 
   std::vector<int> monitors() const;  ///< the root and, with more than one rank, the deputy
   /// Whom `rank` tells, if it can: the first that is not lost of its parent, the root and the deputy.

@@ -199,19 +199,26 @@ bool is_finished(const Checkpoint& checkpoint, const Config& config, const check
   return true;
 }
 
-/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, if there is one.
+/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, that of run.resume = FILE
+/// among them, if there is one.
 Checkpoint continuable(const Checkpoint& newest, const Config& config, const checkpoint::TrainingState& fresh,
                        std::vector<checkpoint::Refused>& refused, const Log& log) {
   const auto state = continue_from(newest.summary.state, fresh);
   if (newest.summary.has_optimizer || state.step >= total_steps(config, state)) return newest;
-  for (auto files = run_checkpoints(config); !files.empty(); files.pop_back()) {
-    const auto older = checkpoint::newest_readable({files.back()}, refused, log);
-    if (!older || !older->summary.has_optimizer) continue;
-    log.warning("{} has weights only; the run continues from {}, the newest with optimizer state",
-                newest.file.string(), older->file.string());
-    return *older;
+  std::optional<Checkpoint> older;
+  for (auto files = run_checkpoints(config); !files.empty() && !older; files.pop_back()) {
+    older = checkpoint::newest_readable({files.back()}, refused, log);
+    if (older && !older->summary.has_optimizer) older.reset();
   }
-  return newest;
+  if (config.run.resume.mode == ResumeFrom::Mode::file) {
+    Checkpoint given{config.run.resume.file, {}};
+    const bool whole = !read_or_reason(given, refused) && given.summary.has_optimizer;
+    if (whole && (!older || older->summary.state.step < given.summary.state.step)) older = given;
+  }
+  if (!older) return newest;
+  log.warning("{} has weights only; the run continues from {}, the newest with optimizer state",
+              newest.file.string(), older->file.string());
+  return *older;
 }
 
 /// On rank 0.
@@ -220,8 +227,10 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   auto checkpoint = find_checkpoint(config, refused, log);
   const std::string data = data::describe_content(*inputs.train_file);
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
-  if (config.run.resume.mode == ResumeFrom::Mode::automatic)
-    checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
+  const auto& resume = config.run.resume;
+  const bool is_own = resume.mode == ResumeFrom::Mode::automatic ||
+                      (resume.mode == ResumeFrom::Mode::file && checkpoint->file != fs::path(resume.file));
+  if (is_own) checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
   if (!checkpoint->summary.has_checksums) {
     log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
              checkpoint->file.string());

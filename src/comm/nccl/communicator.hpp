@@ -41,7 +41,6 @@ class Communicator {
   void issue(const Operation& operation, const Collective& collective);
   /// @throws Error if a collective failed; `operation` is one that is not done
   void check(const Operation& operation);
-  Session& session() const { return *session_; }
   const std::string& name() const { return handle_->name; }
 
  private:

@@ -100,6 +100,39 @@ TEST_F(CheckpointOptions, TheNewestFileWithAllStateIsKeptAndContinuedFrom) {
   EXPECT_EQ(curve("killed"), curve("whole"));
 }
 
+TEST_F(CheckpointOptions, ADamagedFileWithAllStateIsNotTheOneThatIsKept) {
+  Config c = config("damaged");
+  c.checkpoint.content = CheckpointContent::weights;
+  c.checkpoint.keep = 1;
+  ASSERT_EQ(run(c, at_step(5, 0, [] { request_stop(); })), Outcome::stopped);
+  const auto good = checkpoint::list_checkpoints(c.run.dir).back();
+  c.checkpoint.keep = 3;
+  ASSERT_EQ(run(c, at_step(9, 0, [] { request_stop(); })), Outcome::stopped);
+  wait_for_all_ranks();
+  if (test_rank() == 0) change_a_value(checkpoint::list_checkpoints(c.run.dir).back());
+  wait_for_all_ranks();
+  c.checkpoint.keep = 1;
+  ASSERT_EQ(run(c), Outcome::done);
+  EXPECT_TRUE(std::filesystem::exists(good)) << "all that the run could continue from";
+}
+
+// The same command, of a run that began from a file and has saved weights since.
+TEST_F(CheckpointOptions, WeightsThatFollowAGivenFileAreNotContinuedFromButThatFileIs) {
+  run(config("whole"));
+  Config c = config("branch");
+  const auto given = checkpoint::checkpoint_path(config("whole").run.dir, 4);
+  c.run.resume = {ResumeFrom::Mode::file, given.string()};
+  c.checkpoint.content = CheckpointContent::weights;
+  ASSERT_EQ(run(c), Outcome::done);
+  wait_for_all_ranks();
+  const auto of_step = [&](int step) { return checkpoint::checkpoint_path(c.run.dir, step); };
+  if (test_rank() == 0) std::filesystem::remove(of_step(12));
+  wait_for_all_ranks();
+  ASSERT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged(of_step(8).string() + " has weights only; the run continues from " + given.string()));
+  EXPECT_EQ(tensors("branch", 12).front(), tensors("whole", 12).front());
+}
+
 TEST_F(CheckpointOptions, MomentsAreStoredAsTheyAreKept) {
   Config kept = config("kept");
   kept.optimizer.moment_dtype = DType::bfloat16;

@@ -33,6 +33,15 @@ inline std::string model_json(const std::string& more = "") {
 /// On a machine with GPUs, too.
 inline const comm::DeviceOptions kOnCpu = {.device = device::DeviceChoice::cpu, .threads = 1};
 
+/// The last byte of the file, which is one of a value: only its checksum tells.
+inline void change_a_value(const std::filesystem::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const auto byte = static_cast<char>(stream.peek() ^ 1);
+  stream.seekp(-1, std::ios::end);
+  stream.put(byte);
+}
+
 class Train : public ::testing::Test {
  protected:
   Train() {

@@ -200,15 +200,6 @@ TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   EXPECT_THAT(refusal(config("a")), HasSubstr("step-00000012.h5"));
 }
 
-/// The last byte of the file, which is one of a value: only its checksum tells.
-void change_a_value(const fs::path& file) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(-1, std::ios::end);
-  const auto byte = static_cast<char>(stream.peek() ^ 1);
-  stream.seekp(-1, std::ios::end);
-  stream.put(byte);
-}
-
 TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   run(config("a"));
   const auto whole = curve("a");

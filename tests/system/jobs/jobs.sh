@@ -21,6 +21,7 @@ prepare() {
     printf '[model]\nconfig = config.json\n[data]\ntrain = train.h5\n[train]\nsteps = 100\n' >input.ini
     stand_in build/llampi <<'SH'
 if [[ " $* " == *" --print-config "* ]]; then exec "$LLAMPI" "$@"; fi
+if [[ $1 == check && -n ${SIGNAL:-} ]]; then kill -USR1 $PPID; fi # ahead of the walltime, before the run
 run_dir=runs/default
 for argument in "$@"; do if [[ $argument == --run.dir=* ]]; then run_dir=${argument#*=}; fi; done
 if [[ $run_dir == runs/default ]]; then run_dir=$("$LLAMPI" "$@" --print-config | sed -n '/^\[run\]$/,/^\[/s/^dir = //p'); fi

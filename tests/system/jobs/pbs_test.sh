@@ -49,7 +49,7 @@ job
 expect "a mistake" "$status $(count qsub)" "2 0"
 
 # Ranks on hosts, the first one first.
-expect "ranks on hosts" "$(last mpirun)" "mpirun -n 3 --host b:1,a:2 --bind-to none -x OMP_NUM_THREADS * train *"
+expect "ranks on hosts" "$(last mpirun)" "mpirun -n 3 --host b:1,a:2 --bind-to none -x OMP_NUM_THREADS *-x NCCL_DEBUG * train *"
 
 # A link of a chain: submitted as this job was.
 fresh

@@ -59,6 +59,19 @@ fresh
 job JOB_CHECK=1 -- input.ini
 expect "a check that fails" "$status $(count srun) $(count "scontrol requeue") $log" "1 1 0 llampi check ended with status 1: the run was not started*"
 
+will_end 0
+job JOB_CHECK=1 SIGNAL=1 -- input.ini
+expect "no time for the run" "$status $(grep -c '^llampi train --config input.ini --run.dir' calls) $(count "scontrol requeue") $log" \
+    "1 0 0 *stopped early without a new checkpoint*"
+
+# Older than the newest, which is damaged, but new.
+fresh
+mkdir -p runs/mine/checkpoints
+touch runs/mine/checkpoints/step-00000400.h5
+will_end "75 350"
+job -- input.ini
+expect "a new checkpoint that is not the newest" "$status $(count "scontrol requeue")" "0 1"
+
 # A link of a chain.
 fresh
 will_end "75 10" "75 20" 75
