@@ -38,7 +38,7 @@ inline double dropout_factor(double probability) {
 
 /// To y = x weight^T: y[:, first .. first + out) += u b^T with u = scale drop(x) a^T.
 /// Backward, with dy those columns of the gradient of y: db (+)= dy^T u, du = scale dy b, da (+)= du^T drop(x),
-/// dx += drop(du a). Sums are float32 or better; u and du are rounded to the dtype of x, as is dx by each addition.
+/// dx += drop(du a). Sums are float32 or better; all but da and db are rounded to the dtype of x, y and dx by each addition.
 struct LowRank {
   Tensor a;                ///< [r, in]
   Tensor b;                ///< [out, r]

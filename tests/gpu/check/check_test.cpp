@@ -73,6 +73,19 @@ TEST_F(GpuCheck, PassesWithAdapters) {
   }
 }
 
+// Adapters add before biases and norms of heads.
+TEST_F(GpuCheck, PassesWithAdaptersOfOtherFamilies) {
+  for (const auto& family : model::architectures().subspan(1)) {
+    SCOPED_TRACE(family.model_type);
+    const auto compared = selfcheck::compare_devices(*gpu_, *host_,
+                                                     {.head_dim = 64,
+                                                      .architecture = &family,
+                                                      .window = selfcheck::kCheckWindow,
+                                                      .lora = selfcheck::lora_check_config(8, 0.25)});
+    EXPECT_EQ(selfcheck::failure_of(compared), "");
+  }
+}
+
 TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
   const auto orders = work_orders();
   for (const model::Fp8Recipe& recipe :

@@ -95,6 +95,19 @@ TEST(DeviceCheck, TheCpuComputesOtherFamiliesAsTheReferenceDoes) {
   }
 }
 
+TEST(DeviceCheck, TheCpuComputesAdaptersOfOtherFamiliesAsTheReferenceDoes) {
+  const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
+  for (const auto& family : model::architectures().subspan(1)) {
+    EXPECT_EQ(failure_of(compare_devices(*cpu, *reference,
+                                         {.head_dim = 64,
+                                          .architecture = &family,
+                                          .judge_dtype = DType::float64,
+                                          .lora = lora_check_config(4, 0.25)})),
+              "")
+        << family.model_type;
+  }
+}
+
 TEST(DeviceCheck, TheCpuComputesAdaptersAsTheReferenceDoes) {
   const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
   const auto compared = compare_devices(
