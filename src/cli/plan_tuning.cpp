@@ -275,7 +275,8 @@ class Trials {
     return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
   }
   Run compile(train::Config config, std::int64_t most_micro_batches) const {
-    if (config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any)
+    const bool divides = config.train.micro_batch && micro_batches(config) > 0;  // if not, a run is refused
+    if (divides && config.fsdp.sum_order == fsdp::SumOrder::any)
       config.train.global_batch =
           std::min(micro_batches(config), most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
     return std::make_shared<const train::CompiledRun>(train::compile_run(config, q_.shape));

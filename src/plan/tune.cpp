@@ -38,6 +38,7 @@ class Search {
   void reject(Rejection why, const Choice& choice) { ++tuning_.rejected[why][choice.sharding.strategy]; }
   /// Nothing if it cannot be had.
   std::optional<Trial> attempt(const Choice& choice) {
+    ++tuning_.tries;
     try {
       return try_(choice);
     } catch (const UserError& error) {

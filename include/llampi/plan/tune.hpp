@@ -110,6 +110,7 @@ struct Tuning {
   std::map<Rejection, std::map<fsdp::Strategy, std::int64_t>> rejected;
   std::map<fsdp::Strategy, std::string> impossible;  ///< the first reason of each
   std::int64_t candidates = 0;
+  std::int64_t tries = 0;  ///< plans that were made: candidates with one level of recomputation each
   std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates, where nothing fits
 
   /// The fastest of each sharding that was timed, `most` at most.
@@ -136,6 +137,7 @@ struct TunedKey {
 };
 /// One line of JSON without its end:
 ///   candidates, timed        numbers of them
+///   plans                    that were made to find out what fits
 ///   rejected [{reason, strategy, count}], impossible [{strategy, reason}]
 ///   best [{strategy, shard_group_size (0: the ranks of a node), shard_optimizer_over_replicas, micro_batch, accumulate_unsharded,
 ///          checkpointing, offloaded, param_dtype, fp8, step_seconds, exposed_seconds, tokens_per_second, needed_bytes,

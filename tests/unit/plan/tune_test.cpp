@@ -113,6 +113,7 @@ TEST(Tune, FindsWhatTryingEverythingFinds) {
       SCOPED_TRACE(testing::Message() << memory << ", host " << host);
       const Formulas formulas{space, memory, host};
       const Tuning tuning = formulas.tuned();
+      EXPECT_EQ(tuning.tries, formulas.tries);
       const double best = by_brute_force(space, formulas);
       std::int64_t outcomes = std::ssize(tuning.timed);
       for (const auto& [why, of_strategy] : tuning.rejected) {
