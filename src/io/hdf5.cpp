@@ -123,8 +123,9 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
     throw DamagedFile(fmt::format("{} is empty; an HDF5 file is expected", path.string()));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
-    throw DamagedFile(fmt::format("{} is {}, not an HDF5 file", path.string(),
-                                  begins_with_text(path) ? "text" : "of another format, or damaged"));
+    throw DamagedFile(
+        fmt::format("{} is not an HDF5 file{}", path.string(),
+                    begins_with_text(path) ? ", but text" : ", or is damaged at its beginning"));
   }
 }
 
