@@ -57,4 +57,4 @@ run "$llampi" generate --weights $folder/chat-hf --chat --prompt "What is 23 + 4
 say "the same with LoRA: adapters of 4 % of the parameters are trained instead"
 run mpirun -n "$ranks" "$llampi" train --config input/sums-lora.ini
 run mpirun -n "$ranks" "$llampi" evaluate --weights $folder/base-hf --adapter $folder/lora --questions input/sums/heldout.jsonl
-run "$llampi" generate --weights $folder/base-hf --adapter $folder/lora --chat --prompt "What is 23 + 45?"
+run "$llampi" generate --weights $folder/base-hf --adapter $folder/lora --chat --temperature 0 --prompt "What is 23 + 45?"
