@@ -3,11 +3,11 @@
 # plan_accuracy.sh LLAMPI [FOLDER [ROUNDS]]: steps of 12 configurations that the figures of this machine were not fitted to, measured and predicted by
 # `llampi plan --machine`. FOLDER/machine.json has the figures, or gets them from `llampi bench --calibrate` with another model. Rounds are interleaved, and
 # the fastest step of all counts: other programs slow steps down and never speed them up. Prints a table and a verdict; exit status 1
-# if a prediction is more than 15 % off. Two cores, minutes. After scripts/mpi-env.sh.
+# if a prediction is more than 15 % off. Two cores, minutes; STEPS (15) of each measurement. After scripts/mpi-env.sh.
 set -euo pipefail
 llampi=$1 folder=${2:-runs/plan_accuracy} rounds=${3:-3}
 export LC_ALL=C
-machine=$folder/machine.json steps=15
+machine=$folder/machine.json steps=${STEPS:-15}
 # shellcheck source=bench/plan_models.sh
 . "$(dirname "$0")/plan_models.sh"
 mkdir -p "$folder"

@@ -27,7 +27,7 @@ seconds_between() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
 TIMEFORMAT='%U %S'
 printf '%6s %7s %7s %7s %7s %8s %8s %9s %9s %6s\n' ranks whole start end cpu pss private messages MB peers
 for ranks in "$@"; do
-    rm -rf run monitor
+    rm -rf run monitor log # a log of other ranks would be taken for this one
     mkdir monitor
     begin=$(date +%s.%N)
     # shellcheck disable=SC2086

@@ -3,11 +3,11 @@
 # tune_check.sh LLAMPI [FOLDER [ROUNDS]]: measures 24 configurations of a small model on two ranks, and the one that `llampi plan --tune` picks
 # with the figures of this machine, which FOLDER/machine.json has or gets from `llampi bench --calibrate`. Rounds are interleaved, and the fastest
 # step of all counts: other programs slow steps down and never speed them up. Prints a table and a verdict; exit status 1 if the pick is more
-# than 5 % slower than the fastest of the 24. Two cores, minutes. After scripts/mpi-env.sh.
+# than 5 % slower than the fastest of the 24. Two cores, minutes; STEPS (15) of each measurement. After scripts/mpi-env.sh.
 set -euo pipefail
 llampi=$1 folder=${2:-runs/tune_check} rounds=${3:-3}
 export LC_ALL=C
-machine=$folder/machine.json steps=15
+machine=$folder/machine.json steps=${STEPS:-15}
 # shellcheck source=bench/plan_models.sh
 . "$(dirname "$0")/plan_models.sh"
 mkdir -p "$folder"

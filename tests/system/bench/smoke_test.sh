@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# smoke_test.sh SOURCE BUILD NAME: a benchmark of bench/ on CPUs, with its smallest arguments. Its rows and columns, and that all figures are finite
+# numbers; never how large they are: tests share the cores.
+set -euo pipefail
+source_dir=$1 build=$2 name=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export LC_ALL=C
+
+fail() {
+    cat "$folder/out"
+    echo "$name: $1" >&2
+    exit 1
+}
+# run STATUSES COMMAND...: its output, in $folder/out; it may end with one of these
+run() {
+    local statuses=$1 status=0
+    shift
+    "$@" >"$folder/out" 2>"$folder/err" || status=$?
+    [[ " $statuses " == *" $status "* ]] || {
+        cat "$folder/err"
+        fail "status $status"
+    }
+}
+# expect_rows COUNT PATTERN: so many lines match
+expect_rows() {
+    local found
+    found=$(grep -cE "$2" "$folder/out" || true)
+    [[ $found == "$1" ]] || fail "$found lines instead of $1 match $2"
+}
+# Numbers above 0: no nan, no inf, nothing empty.
+expect_positive() {
+    local value
+    for value in "$@"; do
+        if ! [[ $value =~ ^[0-9]+(\.[0-9]+)?$ && $value =~ [1-9] ]]; then fail "\"$value\" is not a number above 0"; fi
+    done
+}
+
+# expect_table ROWS: in the third and fourth column of the table, which are numbers above 0 but in its two lines of headings
+expect_table() {
+    local rows=0 measured predicted
+    while read -r measured predicted; do
+        expect_positive "$measured" "$predicted"
+        rows=$((rows + 1))
+    done < <(awk -F ' *[|] *' '/^\|/ && ++line > 2 { print $3, $4 }' "$folder/out")
+    [[ $rows == "$1" ]] || fail "$rows rows instead of $1"
+}
+
+number='[0-9]+\.?[0-9]*'
+signed="[+-]$number"
+case $name in
+    scaling)
+        run 0 env STEPS=300 MONITOR=1 bash "$source_dir/bench/scaling.sh" "$build" "$folder/scaling" 1 2
+        expect_rows 1 '^ *ranks +whole +start +end +cpu +pss +private +messages +MB +peers$'
+        [[ $(wc -l <"$folder/out") == 3 ]] || fail "not a row for each number of ranks"
+        for ranks in 1 2; do
+            read -r -a row < <(grep -E "^ *$ranks " "$folder/out")
+            ((${#row[@]} == 10)) || fail "${#row[@]} columns of $ranks ranks"
+            expect_positive "${row[@]:0:3}" "${row[@]:4:3}"
+        done
+        # Two ranks, the last of these, exchange something; one does not. Memory is looked at while the run lasts, hence the steps.
+        expect_positive "${row[@]:7}"
+        read -r -a row < <(grep -E '^ *1 ' "$folder/out")
+        [[ ${row[*]:7} == "0 0.00 0" ]] || fail "one rank sends something"
+        ;;
+    waiting_threads)
+        run 0 bash "$source_dir/bench/waiting_threads.sh" "$build/bench/step_bench" 1 2
+        for beside in alone 'beside a busy program'; do
+            expect_rows 1 "^$beside: [1-9][0-9]* tokens/s as the library waits, [1-9][0-9]* as llampi does$"
+            expect_rows 1 "^$beside, medians: [1-9][0-9]* and [1-9][0-9]* tokens/s, ratio [0-9]+\.[0-9]{3}$"
+        done
+        ;;
+    checkpoint_bench)
+        mkdir "$folder/files"
+        run 0 mpirun -n 2 "$build/bench/checkpoint_bench" "$folder/files" 1
+        expect_rows 1 '^1\.[0-9]+ GiB on 2 ranks, medians of 1$'
+        for row in 'copy of the state \(memcpy\)' 'snapshot: what training waits for' dd 'plain write' 'save_checkpoint, direct' \
+            'save_checkpoint, direct, 1 writer' 'plain read' 'load_checkpoint, direct'; do
+            expect_rows 1 "^  $row +$number s +$number GB/s$"
+        done
+        while read -r seconds; do
+            expect_positive "$seconds"
+        done < <(awk '/ GB\/s$/ { print $(NF - 3) }' "$folder/out")
+        [[ -z $(find "$folder/files" -type f) ]] || fail "files are left"
+        ;;
+    plan_accuracy)
+        run "0 1" env STEPS=2 bash "$source_dir/bench/plan_accuracy.sh" "$build/llampi" "$folder/run" 1
+        expect_rows 1 '^\| ranks, threads, model, sequences, tokens, global batch \| measured, ms \| predicted, ms \| error \|$'
+        expect_rows 12 "^\| [12] [12] [a-z]+ [0-9 ]+.* \| $number \| $number \| $signed % \|$"
+        expect_table 12
+        expect_rows 1 '^[0-9]+ of 12 within 15 %: (good|BAD)$'
+        ;;
+    tune_check)
+        run "0 1" env STEPS=2 bash "$source_dir/bench/tune_check.sh" "$build/llampi" "$folder/run" 1
+        expect_rows 1 '^\| configuration \| measured, ms \| predicted, ms \|$'
+        expect_rows 25 "^\| (tuned|--train\.micro_batch=[0-9]+ --fsdp\.strategy=.*) \| $number \| $number \|$"
+        expect_table 25
+        expect_rows 1 "^the step of plan --tune takes $number ms, the fastest of 24 others $number ms \($signed %\): (good|BAD)$"
+        ;;
+    *) fail "no such benchmark" ;;
+esac
+cat "$folder/out"
