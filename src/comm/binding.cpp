@@ -17,8 +17,8 @@
 #include <system_error>
 #include <tuple>
 #include <utility>
-#include <vector>
 
+#include "comm/affinity.hpp"
 #include "comm/cores.hpp"
 #include "comm/node_topology.hpp"
 #include "llampi/comm/comm.hpp"
@@ -30,41 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of the calling thread; none if that is not to be known.
-/// A set that is large enough for all CPUs that the kernel may have.
-class CpuSet {
- public:
-  explicit CpuSet(int cpus) : bits_(static_cast<std::size_t>(std::max(cpus, CPU_SETSIZE)) / kBits + 1) {}
-  std::size_t bytes() const { return bits_.size() * sizeof(unsigned long); }
-  cpu_set_t* get() { return reinterpret_cast<cpu_set_t*>(bits_.data()); }
-  void set(int cpu) { CPU_SET_S(static_cast<std::size_t>(cpu), bytes(), get()); }
-  Cpus cpus() {
-    Cpus found;
-    for (std::size_t cpu = 0; cpu < bits_.size() * kBits; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes(), get())) found.push_back(static_cast<int>(cpu));
-    }
-    return found;
-  }
-
- private:
-  static constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  std::vector<unsigned long> bits_;
-};
-
-Cpus current_cpus() {
-  constexpr int kMostCpus = 1 << 20;
-  for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
-    CpuSet set(cpus);
-    if (sched_getaffinity(0, set.bytes(), set.get()) == 0) return set.cpus();
-    if (errno != EINVAL) break;  // it is EINVAL where the set is too small
-  }
-  return {};
-}
-
 /// Every thread of this process. 0, or the error of the calling thread; others may have ended meanwhile.
 int bind_threads(const Cpus& cpus) noexcept {
-  CpuSet set(cpus.empty() ? 0 : *std::ranges::max_element(cpus));
-  for (const int cpu : cpus) set.set(cpu);
+  CpuSet set(cpus);
   if (sched_setaffinity(0, set.bytes(), set.get()) != 0) return errno;
   std::error_code ignored;
   for (fs::directory_iterator task("/proc/self/task", ignored), end; !ignored && task != end;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/threads.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "comm/affinity.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 
@@ -23,25 +22,17 @@ int omp_num_threads() {
   return std::max(0, threads);
 }
 
-cpu_set_t usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
-  return cores;
-}
-
 }  // namespace
 
 int threads_per_rank(int asked, int sharing) {
   if (asked == 0) asked = omp_num_threads();
   if (asked > 0) return asked;
-  const cpu_set_t cores = usable_cores();
-  return std::max(1, CPU_COUNT(&cores) / sharing);
+  return std::max(1, static_cast<int>(current_cpus().size()) / sharing);
 }
 
 int threads_per_rank(World& world, int asked) {
   // Ranks that were bound to cores of their own have different sets; unbound ones share one.
-  const std::string mine = packed(usable_cores());
+  const std::string mine = packed(current_cpus());
   const auto all = world.all_gather_on_node(mine);
   return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
 }
