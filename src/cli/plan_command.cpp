@@ -215,10 +215,11 @@ void check_options(const PlanRequest& r) {
   if (!r.svg.empty()) picture_file(r).check();
 }
 
-void warn_of_other_device(const MachineRequest& request, const std::string& planned, const Log& log) {
-  if (request.machine.empty()) return;
-  const std::string measured = plan::read_machine(request.machine).device;
-  if (measured != planned && measured != "cpu" && planned != "cpu" && planned != "cuda")
+void warn_of_other_device(const MachineRequest& request, const std::optional<Figures>& figures,
+                          const std::string& planned, const Log& log) {
+  if (!figures || !figures->machine) return;
+  const std::string& measured = figures->machine->device;
+  if (measured != planned && planned != "cuda")
     log.warning("the speeds are those of {} (--machine {}), and memory is planned for {} (--device)",
                 measured, request.machine, planned);
 }
@@ -304,11 +305,11 @@ int plan_command(const Arguments& arguments) {
   check_options(request);
   set_ranks(request.shape);
   plan::Machine machine = machine_of(request.machine, config, request.shape);
-  warn_of_other_device(request.machine, machine.device, log);
   if (request.tune) {
     const train::RunShape shape = train::resolved(request.shape, config);
     place_ranks(request.machine, shape, machine);
     const auto figures = figures_of(request.machine, machine, config, train::nodes_of_ranks(shape));
+    warn_of_other_device(request.machine, figures, machine.device, log);
     return report_tuning(request,
                          {.config = config,
                           .kept = on_command_line,
@@ -321,7 +322,9 @@ int plan_command(const Arguments& arguments) {
   const train::CompiledRun run = train::compile_run(config, request.shape);
   place_ranks(request.machine, run.shape, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
-  if (const auto figures = figures_of(request.machine, machine, config, run.node_of_rank)) {
+  const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
+  warn_of_other_device(request.machine, figures, machine.device, log);
+  if (figures) {
     predict(request, run, *figures, report);
     report.times = times_of_strategies(config, request.shape, machine, *figures);
   }

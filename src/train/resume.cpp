@@ -227,10 +227,8 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   auto checkpoint = find_checkpoint(config, refused, log);
   const std::string data = data::describe_content(*inputs.train_file);
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
-  const auto& resume = config.run.resume;
-  const bool is_own = resume.mode == ResumeFrom::Mode::automatic ||
-                      (resume.mode == ResumeFrom::Mode::file && checkpoint->file != fs::path(resume.file));
-  if (is_own) checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
+  if (checkpoint->file != config.run.resume.file)  // which the user has chosen
+    checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
   if (!checkpoint->summary.has_checksums) {
     log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
              checkpoint->file.string());

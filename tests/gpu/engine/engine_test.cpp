@@ -59,6 +59,24 @@ class GpuEngine : public ::testing::Test {
     orders[turn_++ % orders.size()].set();
   }
 
+  /// Issued, captured, replayed: three steps of the fixture.
+  void expect_same_bits_in_any_order_and_place(const oracle::Fixture& fixture) {
+    const TrajectoryOptions options{.accumulation = 2,
+                                    .poison = true,
+                                    .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
+    const auto base = run(fixture, options);
+    for (const auto checkpointing : {fsdp::Checkpointing::full, fsdp::Checkpointing::selective}) {
+      const bool selective = checkpointing == fsdp::Checkpointing::selective;
+      auto other = options;
+      other.strategy = selective ? fsdp::Strategy::no_shard : fsdp::Strategy::shard_grad_op;
+      other.checkpointing = checkpointing;
+      other.offload.optimizer = selective;
+      other.graph = true;
+      next_order();
+      expect_same_bits(base, run(fixture, other), to_string(other.strategy));
+    }
+  }
+
   std::size_t turn_ = 0;
   GpuRank rank_;
   std::unique_ptr<device::Device> host_;
@@ -89,20 +107,7 @@ TEST_F(GpuEngine, OtherFamiliesHaveTheSameBitsInAnyOrderAndPlace) {
     SCOPED_TRACE(name);
     auto fixture = oracle::load(name);
     fixture.training.steps = 3;  // issued, captured, replayed
-    const TrajectoryOptions options{.accumulation = 2,
-                                    .poison = true,
-                                    .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
-    const auto base = run(fixture, options);
-    for (const auto checkpointing : {fsdp::Checkpointing::full, fsdp::Checkpointing::selective}) {
-      const bool selective = checkpointing == fsdp::Checkpointing::selective;
-      auto other = options;
-      other.strategy = selective ? fsdp::Strategy::no_shard : fsdp::Strategy::shard_grad_op;
-      other.checkpointing = checkpointing;
-      other.offload.optimizer = selective;
-      other.graph = true;
-      next_order();
-      expect_same_bits(base, run(fixture, other), to_string(other.strategy));
-    }
+    expect_same_bits_in_any_order_and_place(fixture);
   }
 }
 
@@ -131,19 +136,7 @@ TEST_F(GpuEngine, AdaptersHaveTheSameBitsInAnyOrderAndPlace) {
   auto fixture = oracle::load("lora_all");
   fixture.lora->dropout = 0.25;
   fixture.training.steps = 3;  // issued, captured, replayed
-  const TrajectoryOptions options{
-      .accumulation = 2, .poison = true, .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
-  const auto base = run(fixture, options);
-  for (const auto checkpointing : {fsdp::Checkpointing::full, fsdp::Checkpointing::selective}) {
-    const bool selective = checkpointing == fsdp::Checkpointing::selective;
-    auto other = options;
-    other.strategy = selective ? fsdp::Strategy::no_shard : fsdp::Strategy::shard_grad_op;
-    other.checkpointing = checkpointing;
-    other.offload.optimizer = selective;
-    other.graph = true;
-    next_order();
-    expect_same_bits(base, run(fixture, other), to_string(other.strategy));
-  }
+  expect_same_bits_in_any_order_and_place(fixture);
 }
 
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {

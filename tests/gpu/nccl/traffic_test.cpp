@@ -49,13 +49,14 @@ TEST_P(NcclTraffic, IsThatOfARingOverNodes) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const std::int64_t part = kShard * size_of(dtype), in_all = kShard * mpi.size();
     const Buffer whole(device(), world(), dtype, in_all), shard(device(), world(), DType::float32, kShard),
-        room = scatter_room(*group, in_all, dtype), other_room = reduce_room(*group, in_all, dtype);
+        scatter_workspace = scatter_room(*group, in_all, dtype),
+        reduce_workspace = reduce_room(*group, in_all, dtype);
     emulator::take_exchanged_bytes();
-    group->reduce_scatter(whole.view(), shard.view(), Accumulate::no, room.view(), kReduce)
+    group->reduce_scatter(whole.view(), shard.view(), Accumulate::no, scatter_workspace.view(), kReduce)
         ->wait(device::Stream::host);
     const auto scatter = emulator::take_exchanged_bytes();
     group
-        ->all_reduce(whole.view(), whole.view(), comm::ReduceOp::sum, Accumulate::no, other_room.view(),
+        ->all_reduce(whole.view(), whole.view(), comm::ReduceOp::sum, Accumulate::no, reduce_workspace.view(),
                      kReduce)
         ->wait(device::Stream::host);
     const auto reduce = emulator::take_exchanged_bytes();

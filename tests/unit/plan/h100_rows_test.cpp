@@ -159,9 +159,7 @@ Terms class_work(const MeasuredStep& step, const std::string& kind) {
   return amounts;
 }
 
-std::vector<Measured> read_rows() {
-  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h100_rows.json");
-  const Json file = Json::parse(stream);
+std::vector<Measured> read_rows(const Json& file) {
   std::vector<Measured> rows;
   const auto add_all = [&](const std::string& kind, const auto& work_of) {
     bool fitted = false;
@@ -231,7 +229,9 @@ double allowed_error(const Measured& row) {
 }
 
 TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
-  const auto rows = read_rows();
+  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h100_rows.json");
+  const Json file_of_rows = Json::parse(stream);
+  const auto rows = read_rows(file_of_rows);
   const Fit found = fit(rows);
   const Terms& costs = found.costs;
   fmt::print("{:<24} {:<50} {:>12} {:>12} {:>8}\n", "kind", "row", "measured ms", "predicted ms", "error");
@@ -246,8 +246,6 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
     within += std::abs(error) <= 0.10 ? 1 : 0;
     EXPECT_LE(std::abs(error), allowed_error(row)) << row.name;
   }
-  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h100_rows.json");
-  const Json file_of_rows = Json::parse(stream);
   for (const auto& row : file_of_rows["steps_of_unknown_batch"]) {
     const MeasuredStep step(row);
     const double measured = step.tokens / row["tokens_per_second"].get<double>();
