@@ -3,7 +3,6 @@
 #include "llampi/fsdp/engine.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -99,7 +98,7 @@ struct Engine::Impl {
         host(site.host),
         world(site.world),
         options(the_options),
-        groups(make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size)),
+        groups(make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size)),
         shards(world.group(groups.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
         replicas(world.group(groups.replicas_of(world.rank()),
                              {replicas_stream(options.all_reduce_stream, groups.shard_count())})),
@@ -174,40 +173,21 @@ struct Engine::Impl {
     stale = true;
   }
 
-  /// What all ranks issue this step for, and whether it must be issued action by action.
-  struct AgreedShape {
-    SegmentCounts counts;
-    bool must_be_issued = true;
-  };
-  AgreedShape agree_on_shape(std::span<const device::HostBatch> micro_batches) {
-    if (!device.sizes().stages_inputs()) return {};
-    constexpr std::size_t kClasses = device::LengthClasses::kCount;
-    std::array<std::int64_t, kClasses + 2> of_all{};  // segments of each class, of all, and a flag
-    for (const auto& batch : micro_batches) {
-      const SegmentCounts counts = counts_of(batch);
-      for (std::size_t c = 0; c < kClasses; ++c) of_all[c] = std::max(of_all[c], counts.lengths.documents[c]);
-      of_all[kClasses] = std::max(of_all[kClasses], counts.segments);
-    }
-    of_all[kClasses + 1] = executor.observed() || snapshot.pending() ? 1 : 0;
-    const health::FlightScope scope(executor.record(), {"agreement on the shape of the step"});
-    world.max(std::span(of_all));
-    SegmentCounts most{of_all[kClasses], {}};
-    std::copy_n(of_all.begin(), kClasses, most.lengths.documents.begin());
-    return {rounded_counts.of(most, options.batch), of_all[kClasses + 1] != 0};
-  }
-
+  /// What differs between ranks is in `segments`; whether somebody observes the step or a snapshot was taken does not.
   /// False: it was dropped.
-  bool run_step(std::span<const device::HostBatch> micro_batches) {
-    const auto [counts, must_be_issued] = agree_on_shape(micro_batches);
+  bool run_step(std::span<const device::HostBatch> micro_batches, SegmentCounts segments) {
+    segments.raise_to(device::most_segments(micro_batches));
+    const SegmentCounts counts = rounded_counts.of(segments, options.batch);
     const auto placed = place_inputs(compiled.step, arenas, micro_batches, counts);
     refresh();
-    const bool replays = options.graph && device.can_capture() && !step.on_host && !must_be_issued;
+    const bool replays =
+        options.graph && device.can_capture() && !step.on_host && !executor.observed() && !snapshot.pending();
     return replays ? graphs.run(step, {placed}, counts) : executor.run(step, {placed});
   }
 
   void run_evaluation(const device::HostBatch& batch, std::int64_t logits_row) {
     write_scalars({});
-    const auto placed = place_inputs(compiled.evaluation, arenas, {&batch, 1}, counts_of(batch));
+    const auto placed = place_inputs(compiled.evaluation, arenas, {&batch, 1}, batch.counts());
     refresh();
     executor.run(evaluation, {placed, logits_row});
   }
@@ -303,7 +283,7 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
       {.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
        .loss_scale = inputs.loss_scale,
        .update = optim::scalars_of_update(options.adamw, inputs.optimizer_step, inputs.learning_rate)});
-  const bool complete = impl_->run_step(micro_batches);
+  const bool complete = impl_->run_step(micro_batches, inputs.segments);
   optim::StepScalars& scalars = impl_->read_scalars();
   record().end_step();
   const double* const losses = optim::loss_sums_of(&scalars);

@@ -141,7 +141,7 @@ class Preflight {
                               bool are_nodes) const;
   bool build();
   bool check_steps();
-  std::vector<device::HostBatch> batches(std::int64_t& valid);
+  std::vector<device::HostBatch> batches(fsdp::StepInputs& inputs);
   bool check_replicas();
   void check_memory();
   bool check_room();
@@ -479,7 +479,7 @@ bool Preflight::build() {
 }
 
 /// Of this rank: the first global batch that has labels, from where the run would start.
-std::vector<device::HostBatch> Preflight::batches(std::int64_t& valid) {
+std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
   std::vector<std::int64_t> numbers;
   const auto shape = fsdp::step_shape(engine_->options(), engine_->groups());
   for (int m = 0; m < shape.per_rank; ++m)
@@ -488,22 +488,24 @@ std::vector<device::HostBatch> Preflight::batches(std::int64_t& valid) {
   std::vector<device::HostBatch> batches;
   const std::int64_t last =
       std::min(data_steps(state_) + kBatches, data_steps(state_) + inputs_.sampler->steps_per_epoch());
-  valid = 0;
-  for (std::int64_t step = data_steps(state_) + 1; step <= last && valid == 0; ++step) {
+  inputs.valid_labels = 0;
+  for (std::int64_t step = data_steps(state_) + 1; step <= last && inputs.valid_labels == 0; ++step) {
     comm::agree(world_, [&] { batches = loader.next(step); });
-    for (const auto& batch : batches) valid += batch.valid_labels;
-    world_.sum(std::span(&valid, 1));
+    for (const auto& batch : batches) inputs.valid_labels += batch.valid_labels;
+    world_.sum(std::span(&inputs.valid_labels, 1));
   }
+  inputs.segments = device::most_segments(batches);
+  comm::max_members(world_, inputs.segments);
   return batches;
 }
 
 /// On one batch, so that the loss must fall, at a learning rate that rises to optimizer.lr. False if the state is spoiled.
 bool Preflight::check_steps() {
   record_.set_phase("trains a few steps");
-  std::int64_t valid = 0;
+  fsdp::StepInputs inputs;
   std::vector<device::HostBatch> own;
-  if (!attempt("steps", "", [&] { own = batches(valid); })) return false;
-  if (valid == 0) {
+  if (!attempt("steps", "", [&] { own = batches(inputs); })) return false;
+  if (inputs.valid_labels == 0) {
     fail("steps",
          fmt::format(
              "the first {} batches of {} have no valid labels; look at its loss mask with llampi inspect",
@@ -516,16 +518,13 @@ bool Preflight::check_steps() {
     const double begin = steady_seconds();
     record_.begin_step(step);
     fsdp::StepResult done;
-    const bool ran = attempt("steps", "", [&] {
-      done = engine_->step(own, {.learning_rate = config_.optimizer.lr * step / kSteps,
-                                 .optimizer_step = state_.optimizer_steps + step,
-                                 .valid_labels = valid,
-                                 .loss_scale = scaler.scale});
-    });
-    if (!ran) return false;
+    inputs.learning_rate = config_.optimizer.lr * step / kSteps;
+    inputs.optimizer_step = state_.optimizer_steps + step;
+    inputs.loss_scale = scaler.scale;
+    if (!attempt("steps", "", [&] { done = engine_->step(own, inputs); })) return false;
     double loss = done.loss_sum;
     world_.sum(std::span(&loss, 1));
-    loss /= static_cast<double>(valid);
+    loss /= static_cast<double>(inputs.valid_labels);
     const bool overflow = std::isfinite(loss) && !std::isfinite(done.grad_norm) && scales_loss(config_);
     if (scales_loss(config_)) scaler.update(overflow);
     if (overflow && ++overflows <= kOverflows) continue;

@@ -20,6 +20,8 @@ void visit_sums(StepFacts& facts, const auto& visit) {
 }
 
 void visit_maxima(StepFacts& facts, const auto& visit) {
+  std::apply([&](auto&... counts) { (visit(counts), ...); }, facts.segments.members());
+  visit(facts.step_microseconds);
   visit(facts.busiest.number);
   visit(facts.planned_and_used);
   visit(facts.gpu_process);

@@ -8,6 +8,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/exact_sum.hpp"
+#include "llampi/device/length_classes.hpp"
 #include "llampi/device/operations.hpp"
 #include "train/stopping.hpp"
 
@@ -34,9 +35,11 @@ struct StepFacts {
   std::int64_t busy_microseconds = 0;  ///< likewise: in which a rank did not wait for others; 0: not known
   device::Fp8Counts fp8;
   // the most of any rank
-  RankTime busiest = {};              ///< of busy_microseconds
-  std::int64_t planned_and_used = 0;  ///< bytes, RunReport::memory_bytes()
-  std::int64_t gpu_process = 0;       ///< bytes, RunReport::gpu_process_bytes()
+  std::int64_t step_microseconds = 0;  ///< of the step before this one
+  device::SegmentCounts segments;      ///< of the batch of the step after this one
+  RankTime busiest = {};               ///< of busy_microseconds
+  std::int64_t planned_and_used = 0;   ///< bytes, RunReport::memory_bytes()
+  std::int64_t gpu_process = 0;        ///< bytes, RunReport::gpu_process_bytes()
 };
 
 class StepAgreement {

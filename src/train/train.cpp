@@ -105,7 +105,8 @@ class Trainer {
   void write_prometheus();
   Outcome loop();
   Outcome finish();
-  UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
+  UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches,
+                          fsdp::StepInputs inputs);
   void tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on);
   void hear();
   void report_last_step(const StepFacts& of_all);
@@ -127,6 +128,7 @@ class Trainer {
   void compare_replicas();
   [[noreturn]] void fail(const std::string& reason);
   bool all_told_to_stop();
+  bool steps_are_long() const;
   StopVotes own_votes(double seconds_to_go_on);
   bool decide_on_stopping(const StopVotes& votes);
   double seconds_to_save() const;
@@ -168,10 +170,11 @@ class Trainer {
   std::exception_ptr data_failure_;  ///< likewise, but of the step after this one
   StepAgreement agreement_;
   std::optional<UnreportedStep> unreported_;
-  std::int64_t next_valid_labels_ = 0;  ///< of all ranks, in the next step
-  bool some_failed_ = false;            ///< some rank had a failure when the ranks last told each other
-  StopVotes votes_;                     ///< of all ranks, so far
-  std::int64_t own_signal_ = 0;         ///< this rank was told to stop
+  fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
+  double slowest_step_seconds_ = 0;  ///< of any rank, in the last step that was reported; 0: none was
+  bool some_failed_ = false;         ///< some rank had a failure when the ranks last told each other
+  StopVotes votes_;                  ///< of all ranks, so far
+  std::int64_t own_signal_ = 0;      ///< this rank was told to stop
   bool told_to_stop_ = false;
   double step_seconds_sum_ = 0;
   std::unique_ptr<Trace> trace_;
@@ -407,6 +410,15 @@ bool Trainer::all_told_to_stop() {
   return decide_on_stopping(votes);
 }
 
+/// Shorter steps are run to their end: what ranks tell each other during one is known after it. After SIGTERM, mpirun kills
+/// the ranks within seconds.
+constexpr double kLongStepSeconds = 1;
+
+/// The same on all ranks. How long the first step takes, nobody knows.
+bool Trainer::steps_are_long() const {
+  return slowest_step_seconds_ <= 0 || slowest_step_seconds_ >= kLongStepSeconds;
+}
+
 /// A signal is said again and again, as what was told in tell() is heard later than what is asked meanwhile.
 StopVotes Trainer::own_votes(double seconds_to_go_on) {
   StopVotes votes = stopping_.vote(seconds_to_go_on);
@@ -497,7 +509,7 @@ Outcome Trainer::loop() {
     numbers.push_back(fsdp::micro_batch_number(shape, engine_->groups(), world_.rank(), m));
   data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, std::move(numbers));
   first_step_ = state_.step + 1;
-  engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
+  engine_->ask_before_micro_batches([&] { return steps_are_long() && all_told_to_stop(); });
   if (owes_evaluation_ && !evaluate_now()) return stop();
   if (state_.step == total_steps_) return finish();
   // Before the first step there is none during which the ranks could tell each other.
@@ -528,9 +540,9 @@ Outcome Trainer::loop() {
     notice_save();
     const double data_seconds = steady_seconds() - begin;
 
-    const std::int64_t valid = next_valid_labels_;
+    const fsdp::StepInputs inputs = next_inputs_;
     tell(next_batches, seconds_to_go_on(2, last_seconds));
-    auto step = one_step(state_.step + 1, batches, valid);
+    auto step = one_step(state_.step + 1, batches, inputs);
     hear();
     if (dropped_) return stop();
     StepMetrics& metrics = step.metrics;
@@ -579,11 +591,13 @@ Outcome Trainer::finish() {
 void Trainer::tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on) {
   StepFacts own;
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
+  own.segments = device::most_segments(next_batches);
   own.failed_ranks = failure_ || data_failure_ ? 1 : 0;
   own.stop = own_votes(seconds_to_go_on);
   if (unreported_) {
     own.losses = unreported_->losses;
     own.fp8 = unreported_->fp8;
+    own.step_microseconds = std::llround(unreported_->metrics.step_seconds * 1e6);
     own.planned_and_used = report_->memory_bytes();
     own.gpu_process = report_->gpu_process_bytes();
     if (!compute_.on_gpu()) {  // there the host does not know what the device waits for
@@ -601,7 +615,7 @@ void Trainer::hear() {
     const health::FlightScope scope(record_, {"agreement on the step"});
     of_all = agreement_.take();
   }
-  next_valid_labels_ = of_all.valid_labels;
+  next_inputs_ = {.valid_labels = of_all.valid_labels, .segments = of_all.segments};
   some_failed_ = of_all.failed_ranks > 0;
   decide_on_stopping(of_all.stop);
   report_last_step(of_all);
@@ -612,6 +626,7 @@ void Trainer::report_last_step(const StepFacts& of_all) {
   if (!unreported_) return;
   UnreportedStep step = *std::exchange(unreported_, std::nullopt);
   StepMetrics& metrics = step.metrics;
+  slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
   if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
   if (metrics.tokens > 0 && config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, of_all.fp8);
   metrics.memory_bytes = of_all.planned_and_used;
@@ -676,16 +691,17 @@ void Trainer::fail(const std::string& reason) {
 
 /// All but what only all ranks together know.
 UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::HostBatch> batches,
-                                 std::int64_t valid) {
+                                 fsdp::StepInputs inputs) {
   UnreportedStep done;
   StepMetrics& metrics = done.metrics;
   metrics.step = step;
   metrics.lr = schedule_.at(step);
-  metrics.tokens = valid;
-  if (valid > 0) {
+  metrics.tokens = inputs.valid_labels;
+  if (inputs.valid_labels > 0) {
     trace_step(step);
     if (trace_) engine_->observe(trace_->observer(step));
-    fsdp::StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
+    inputs.learning_rate = metrics.lr;
+    inputs.optimizer_step = state_.optimizer_steps + 1;
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
@@ -705,7 +721,7 @@ UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::Host
     log_.warning("step {} has no valid labels: loss 0, no update", step);
   }
   state_.step = step;
-  state_.tokens_seen += valid;
+  state_.tokens_seen += inputs.valid_labels;
   state_.samples_consumed += config_.train.global_batch;
   state_.epoch = data_epoch(state_);
   metrics.tokens_seen = state_.tokens_seen;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/device.hpp"
@@ -196,10 +197,18 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
     inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;
   }
   world_.sum(std::span(&inputs.step.valid_labels, 1));
+  agree_on_segments(inputs);
   return inputs;
 }
 
-TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
+void TrainingRun::agree_on_segments(Inputs& inputs) const {
+  inputs.step.segments = device::most_segments(inputs.micro_batches);
+  comm::max_members(world_, inputs.step.segments);
+}
+
+TrainingRun::Result TrainingRun::step(const Inputs& given) {
+  Inputs inputs = given;  // a test may have changed the micro-batches
+  agree_on_segments(inputs);
   if (options_.drop > 0) {
     int asked = 0;
     engine_->ask_before_micro_batches([&] { return ++asked == options_.drop; });

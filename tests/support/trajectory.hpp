@@ -86,6 +86,8 @@ class TrainingRun {
   std::int64_t observed() const { return observed_; }  ///< actions that ended
 
  private:
+  void agree_on_segments(Inputs& inputs) const;
+
   comm::World& world_;
   const oracle::Fixture& fixture_;
   TrajectoryOptions options_;

@@ -70,6 +70,8 @@ class HostBatch {
     return lengths;
   }
 
+  SegmentCounts counts() const { return {segments, lengths()}; }
+
   /// The batch where its values() were copied to: int32 [1, elements(tokens)].
   static Batch view_of(Tensor block, std::int64_t segments, std::int64_t kv_len = 0,
                        const LengthClasses& lengths = {}) {
@@ -92,5 +94,12 @@ class HostBatch {
   std::int64_t tokens_ = 0;
   std::vector<std::int32_t> values_;
 };
+
+/// The most that any of them has.
+inline SegmentCounts most_segments(std::span<const HostBatch> batches) {
+  SegmentCounts most;
+  for (const auto& batch : batches) most.raise_to(batch.counts());
+  return most;
+}
 
 }  // namespace llampi::device

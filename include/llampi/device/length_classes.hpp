@@ -3,8 +3,10 @@
 // takes time and memory as if all of its documents were as long as the longest that it is made for.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <tuple>
 
 namespace llampi::device {
 
@@ -26,6 +28,24 @@ struct LengthClasses {
   bool counted() const { return *this != LengthClasses{}; }
 
   auto operator<=>(const LengthClasses&) const = default;
+};
+
+/// What operations are issued for: the most segments of a micro-batch, and the most of each class of lengths.
+struct SegmentCounts {
+  std::int64_t segments = 0;
+  LengthClasses lengths = {};
+
+  /// So that they are enough for the others too.
+  void raise_to(const SegmentCounts& others) {
+    segments = std::max(segments, others.segments);
+    for (std::size_t c = 0; c < lengths.documents.size(); ++c)
+      lengths.documents[c] = std::max(lengths.documents[c], others.lengths.documents[c]);
+  }
+  auto members() {
+    return std::apply([this](auto&... documents) { return std::tie(segments, documents...); },
+                      lengths.documents);
+  }
+  auto operator<=>(const SegmentCounts&) const = default;
 };
 
 }  // namespace llampi::device

@@ -27,6 +27,9 @@ struct StepInputs {
   std::int64_t optimizer_step = 1;  ///< updates so far, this one included: the t of the bias corrections
   std::int64_t valid_labels = 0;    ///< of the global batch; at least 1
   double loss_scale = 1;            ///< for float16: gradients are this much larger while they are float16
+  /// The most of any micro-batch of any rank: all ranks issue operations for as many, so that they capture and replay graphs
+  /// together. Without it those of this rank's micro-batches, which must then be the same on all ranks.
+  device::SegmentCounts segments = {};
 };
 
 struct StepResult {
@@ -84,6 +87,7 @@ class Engine {
   /// Until the last snapshot is complete. Any thread may wait, as long as no other snapshot is taken.
   void wait_for_snapshot() const;
 
+  /// All ranks observe a step, or none: one that is observed is not a replay.
   void observe(Observer observer);
   /// Asked in each step before each micro-batch but the first, unless the step is replayed; all ranks must
   /// give the same answer. True: the step is aborted, and parameters and moments are as if it had not begun.

@@ -6,8 +6,6 @@
 
 namespace llampi::fsdp {
 
-SegmentCounts counts_of(const device::HostBatch& batch) { return {batch.segments, batch.lengths()}; }
-
 SegmentCounts RoundedCounts::of(const SegmentCounts& most, model::BatchShape batch) {
   if (most.segments * batch.seq_len == batch.tokens()) return {most.segments, {}};
   const auto raise = [&](std::int64_t& so_far, std::int64_t now) {
@@ -29,7 +27,7 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
   for (const auto& batch : micro_batches) {
     const auto values = batch.values();
     if (rooms.empty()) {
-      inputs.push_back({values, counts_of(batch), batch.kv_len});
+      inputs.push_back({values, batch.counts(), batch.kv_len});
       continue;
     }
     const Buffer& room = program[rooms.at(inputs.size())];

@@ -19,9 +19,6 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
                                       const SegmentCounts& counts);
 
-/// The segments of a micro-batch.
-SegmentCounts counts_of(const device::HostBatch& batch);
-
 /// For how many segments operations are issued, so that few numbers occur: powers of two, and never fewer
 /// than before. What is computed does not depend on them. Whole sequences are not counted: they keep their
 /// own number, for which there are faster kernels.

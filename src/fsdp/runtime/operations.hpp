@@ -20,13 +20,7 @@
 
 namespace llampi::fsdp {
 
-/// What operations are issued for: segments of micro-batches, and how many there are at most of which lengths.
-struct SegmentCounts {
-  std::int64_t segments = 0;
-  device::LengthClasses lengths = {};
-
-  auto operator<=>(const SegmentCounts&) const = default;
-};
+using device::SegmentCounts;
 
 /// A micro-batch where it lies in host memory.
 struct PlacedInput {

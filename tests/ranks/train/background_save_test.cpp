@@ -67,13 +67,13 @@ TEST_F(Train, AStopWhileASaveIsUnderWayLosesNoStep) {
   Config c = config("stopped");
   c.checkpoint.async = true;
   // Step 4, at which a save begins, is told of at once; step 5 while step 6 runs.
-  for (const auto& [told, step] : {std::pair(4, 4), {5, 6}}) {
-    c.run.dir = (folder_ / fmt::format("stopped-{}", step)).string();
+  for (const int told : {4, 5}) {
+    c.run.dir = (folder_ / fmt::format("stopped-{}", told)).string();
     ASSERT_EQ(run(c, at_step(told, world().size() - 1, [] { request_stop(); })), Outcome::stopped);
-    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, step));
+    expect_stopped_soon_after(told, c);
     ASSERT_EQ(run(c), Outcome::done);
-    EXPECT_EQ(curve(fmt::format("stopped-{}", step)), curve("whole"));
-    EXPECT_EQ(tensors(fmt::format("stopped-{}", step), 12), tensors("whole", 12));
+    EXPECT_EQ(curve(fmt::format("stopped-{}", told)), curve("whole"));
+    EXPECT_EQ(tensors(fmt::format("stopped-{}", told), 12), tensors("whole", 12));
   }
 }
 

@@ -68,11 +68,8 @@ TEST_F(CheckpointOptions, AStoppedRunSavesAllAndContinuesExactly) {
     Config c = config(name);
     c.checkpoint.content = CheckpointContent::weights;
     ASSERT_EQ(run(c, at_step(step, 0, [] { request_stop(); })), Outcome::stopped);
-    const auto newest = checkpoint::list_checkpoints(c.run.dir).back();
-    EXPECT_TRUE(newest == checkpoint::checkpoint_path(c.run.dir, step) ||
-                newest == checkpoint::checkpoint_path(c.run.dir, step + 1))
-        << newest;
-    EXPECT_TRUE(checkpoint::read_checkpoint_summary(newest).has_optimizer);
+    expect_stopped_soon_after(step, c);
+    EXPECT_TRUE(checkpoint::read_checkpoint_summary(newest(c)).has_optimizer);
     EXPECT_FALSE(summary(c, 4).has_optimizer);
     wait_for_all_ranks();
     ASSERT_EQ(run(c), Outcome::done);

@@ -122,6 +122,15 @@ class Train : public ::testing::Test {
              return line.find(part) != std::string::npos;
            });
   }
+  static std::filesystem::path newest(const train::Config& c) {
+    return checkpoint::list_checkpoints(c.run.dir).back();
+  }
+  /// The run was told to stop when the step was reported, which other ranks heard during the step after the next.
+  static void expect_stopped_soon_after(std::int64_t step, const train::Config& c) {
+    const auto file = newest(c);
+    EXPECT_GE(file, checkpoint::checkpoint_path(c.run.dir, step));
+    EXPECT_LE(file, checkpoint::checkpoint_path(c.run.dir, step + 2));
+  }
   /// Calls `what` on one rank when a step of twelve is reported.
   Log at_step(int step, int rank, const std::function<void()>& what) {
     return keeping_log([=](const std::string& line) {

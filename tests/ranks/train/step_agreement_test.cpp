@@ -23,6 +23,10 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     own.fp8 = {.saturated = 2, .zero_scales = rank};
     own.planned_and_used = std::int64_t{1} << (40 + rank);
     own.gpu_process = -rank;
+    own.step_microseconds = 7 * rank;
+    own.segments.segments = 3 + rank;
+    own.segments.lengths.documents.front() = ranks - rank;
+    own.segments.lengths.documents.back() = rank;
     own.busy_microseconds = 10 + rank;
     own.busiest = RankTime(rank == (step + 1) % ranks ? 3600.25 : 0.001, static_cast<int>(rank));
     agreement.start(own);
@@ -39,6 +43,10 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     EXPECT_EQ(all.fp8.zero_scales, sum);
     EXPECT_EQ(all.planned_and_used, std::int64_t{1} << (40 + ranks - 1));
     EXPECT_EQ(all.gpu_process, 0);
+    EXPECT_EQ(all.step_microseconds, 7 * (ranks - 1));
+    EXPECT_EQ(all.segments.segments, 2 + ranks);
+    EXPECT_EQ(all.segments.lengths.documents.front(), ranks);
+    EXPECT_EQ(all.segments.lengths.documents.back(), ranks - 1);
     EXPECT_EQ(all.busy_microseconds, 10 * ranks + sum);
     EXPECT_EQ(all.busiest.rank(), (step + 1) % ranks);
     EXPECT_DOUBLE_EQ(all.busiest.seconds(), 3600.25);

@@ -2,6 +2,9 @@
 // Runs that stop, continue, or are finished already.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <thread>
+
 #include "llampi/comm/comm.hpp"
 #include "llampi/train/stop.hpp"
 #include "ranks/train/run_fixture.hpp"
@@ -12,6 +15,8 @@ namespace {
 using namespace train;
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -91,24 +96,43 @@ TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
     c.fsdp.strategy = strategy;
     run(c);
     c.run.dir = (folder_ / name).string();
-    // Only the last rank gets the signal, when step 5 is told of: after step 6.
+    // Only the last rank gets the signal, when step 5 is told of: after step 6. It tells the others during step 7, which is
+    // dropped if the machine was so slow that the ranks asked each other in it.
     EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
-    EXPECT_TRUE(logged("stopped after step 6 by a signal"));
-    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 6));
-    EXPECT_EQ(metrics(name).size(), 6U);
+    const std::size_t steps = metrics(name).size();
+    EXPECT_THAT(steps, AnyOf(6U, 7U));
+    EXPECT_TRUE(logged(fmt::format("stopped after step {} by a signal", steps)));
+    EXPECT_EQ(newest(c), checkpoint::checkpoint_path(c.run.dir, static_cast<std::int64_t>(steps)));
     EXPECT_EQ(run(c), Outcome::done);
     EXPECT_EQ(curve(name), curve(whole));
     EXPECT_EQ(tensors(name, 12), tensors(whole, 12));
   }
 }
 
+// Step 6 takes long, so in step 8 the ranks ask each other before each micro-batch, and do not finish it.
+TEST_F(Train, ASignalInALongStepDropsIt) {
+  run(config("whole"));
+  auto c = config("stopped");
+  const int last = world().size() - 1;
+  const Log log = keeping_log([=](const std::string& line) {
+    if (world().rank() != last) return;
+    if (line.starts_with("step  5/12 ")) std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    if (line.starts_with("step  6/12 ")) request_stop();
+  });
+  EXPECT_EQ(run(c, log), Outcome::stopped);
+  EXPECT_TRUE(logged("stopped after step 7 by a signal"));
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("stopped"), curve("whole"));
+  EXPECT_EQ(tensors("stopped", 12), tensors("whole", 12));
+}
+
 TEST_F(Train, AStopFileStopsOnce) {
   const auto c = config("a");
   const auto file = folder_ / "a" / "stop";
   EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
-  EXPECT_TRUE(logged("stopped after step 6 because of the file " + file.string()));
+  EXPECT_TRUE(logged("because of the file " + file.string()));
+  expect_stopped_soon_after(5, c);
   world().barrier();
-  EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(c.run.dir, 6)));
   EXPECT_FALSE(fs::exists(file));
   // One that comes too late is not kept for the next run.
   EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
@@ -159,9 +183,10 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   run(config("a"));
   auto c = config("b");
   c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 4).string()};
-  EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(run(c, at_step(8, 0, request_stop)), Outcome::stopped);
+  const fs::path last = newest(c);
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 11).string()));
+  EXPECT_TRUE(logged("resumed from " + last.string()));
   EXPECT_TRUE(logged("continues from its own newest"));
   EXPECT_EQ(metrics("b").size(), 8U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
@@ -216,13 +241,14 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   c.checkpoint.keep = 1;
   // It is not one of the kept, or nothing whole would stay.
   EXPECT_EQ(run(c, at_step(5, 0, request_stop)), Outcome::stopped);
-  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(5), file(8)}));
+  const auto kept = checkpoint::list_checkpoints(c.run.dir);
+  EXPECT_THAT(kept, ElementsAre(AnyOf(file(5), file(6)), file(8)));
   c.checkpoint.async = true;
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
   EXPECT_TRUE(logged(file(8).string() + " is damaged: elements 0 to "));
   EXPECT_TRUE(logged("do not fit their checksum"));
-  EXPECT_TRUE(logged("resumed from " + file(5).string()));
+  EXPECT_TRUE(logged("resumed from " + kept.front().string()));
   EXPECT_EQ(curve("a"), whole);
   EXPECT_EQ(tensors("a", 12), last);
   EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}))
