@@ -37,7 +37,7 @@ for ranks in "$@"; do
         --data.seq_len=32 --train.steps="${STEPS:-3}" --train.micro_batch=1 --train.global_batch="$ranks" --run.threads=1 \
         ${FLAGS:-} 2>&1 | while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done >log; } 2>cpu &
     pipeline=$!
-    pss=0 private=0
+    pss='' private=''
     while kill -0 "$pipeline" 2>/dev/null; do
         if grep -q ' step  *1/' log 2>/dev/null; then
             read -r pss private < <(
@@ -45,7 +45,7 @@ for ranks in "$@"; do
                     [[ $(cat "/proc/$pid/comm" 2>/dev/null) == llampi ]] && cat "/proc/$pid/smaps_rollup" 2>/dev/null
                 done | awk '/^Pss:/ { p += $2; n++ } /^Private_/ { q += $2 } END { if (n) printf "%.1f %.1f\n", p / n / 1024, q / n / 1024 }'
             ) || true
-            break
+            [[ -z ${pss:-} ]] || break # all had ended, or one while it was read
         fi
         sleep 0.1
     done

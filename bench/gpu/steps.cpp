@@ -52,7 +52,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                         .on_device = -lacking[0],
                                         .on_host = -lacking[1],
                                         .one_memory = !machine.gpu};
-  const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
+  const auto groups = fsdp::make_groups(options.strategy, world.topology().node_of_rank, 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
                                    .groups = groups,
@@ -164,7 +164,7 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
   const auto headroom = static_cast<std::int64_t>(options.headroom_gib * 0x1p30);
   std::int64_t lacking = -(machine.device().available_bytes(world.topology().local_ranks) - headroom);
   world.max(std::span(&lacking, 1));  // the least memory of all ranks
-  const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, fsdp::nodes_of_ranks(world), 0);
+  const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, world.topology().node_of_rank, 0);
   const auto needed = [&](std::int64_t layers) {
     const auto model = make_model(options, layers);
     const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, options), groups,

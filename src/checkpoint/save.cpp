@@ -263,6 +263,14 @@ void require_available(FileIo io) {
        .remedy = "use direct, or build llampi with parallel HDF5 (Debian: libhdf5-openmpi-dev)"});
 }
 
+Writers::Writers() = default;
+Writers::~Writers() = default;
+
+const NodeRanks& Writers::of(comm::World& world, const FileSettings& settings) {
+  if (!ranks_) ranks_ = std::make_unique<NodeRanks>(world, writers_of_node(world, settings));
+  return *ranks_;
+}
+
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
                      const CheckpointContent& content, const SaveOptions& options) {
   comm::agree(world, [&] {
@@ -272,7 +280,8 @@ void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path
     require_valid_pieces(content.tensors, content.pieces);
   });
   require_full_coverage(world, content.tensors, content.pieces);
-  const NodeRanks ranks(world, writers_of_node(world, options.file));
+  const auto writers = options.file.writers ? options.file.writers : std::make_shared<Writers>();
+  const NodeRanks& ranks = writers->of(world, options.file);
   Job job = make_job(world, ranks, file, tensors_to_write(world, content.tensors, content.pieces),
                      content.state, content.texts, options);
   job.write_values = [&](const Places& places) {

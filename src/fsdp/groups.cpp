@@ -71,23 +71,25 @@ std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
   return groups;
 }
 
-int most_on_a_node(const std::vector<int>& members, const std::vector<int>& node_of_rank) {
+int most_on_a_node(const std::vector<int>& nodes) {
   std::map<int, int> of_node;
   int most = 0;
-  for (const int node : comm::nodes_of_members(members, node_of_rank)) most = std::max(most, ++of_node[node]);
+  for (const int node : nodes) most = std::max(most, ++of_node[node]);
   return most;
 }
 
-/// What the placement of ranks on nodes means for sums.
+/// What the placement of ranks on nodes means for sums and for buffers.
 void look_at_nodes(DeviceMesh& groups, const std::vector<int>& node_of_rank) {
-  const auto look = [&](const std::vector<int>& members, bool& inside_nodes) {
+  const auto look = [&](const std::vector<int>& members, bool& inside_nodes, int& most) {
     const auto nodes = comm::nodes_of_members(members, node_of_rank);
+    most = std::max(most, most_on_a_node(nodes));
     groups.sums_follow_placement = groups.sums_follow_placement || comm::sums_follow_placement(nodes);
     inside_nodes = inside_nodes || comm::sums_inside_nodes(nodes);
   };
-  for (const auto& members : groups.shards) look(members, groups.shards_sum_inside_nodes);
+  for (const auto& members : groups.shards)
+    look(members, groups.shards_sum_inside_nodes, groups.shards_on_node);
   for (const int rank : groups.shards.front())
-    look(groups.replicas_of(rank), groups.replicas_sum_inside_nodes);
+    look(groups.replicas_of(rank), groups.replicas_sum_inside_nodes, groups.replicas_on_node);
   groups.nodes = comm::format_nodes(node_of_rank);
 }
 
@@ -122,16 +124,8 @@ DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
     std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
   }
   look_at_nodes(groups, node_of_rank);
-  for (const auto& members : groups.shards)
-    groups.shards_on_node = std::max(groups.shards_on_node, most_on_a_node(members, node_of_rank));
-  for (const int rank : groups.shards.front()) {
-    groups.replicas_on_node =
-        std::max(groups.replicas_on_node, most_on_a_node(groups.replicas_of(rank), node_of_rank));
-  }
   return groups;
 }
-
-std::vector<int> nodes_of_ranks(comm::World& world) { return world.topology().node_of_rank; }
 
 constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out
 

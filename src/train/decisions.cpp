@@ -73,7 +73,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
   const Config& config = run.config;
   const Hardware hardware = hardware_of(run);
   const auto groups =
-      fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), options.shard_group_size);
+      fsdp::make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size);
   comm::agree(world, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
       return least.available.holds(arenas, in_groups);

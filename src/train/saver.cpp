@@ -125,6 +125,8 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
                          CheckpointContent content) const {
   const auto& config = run_.config;
   const fs::path file = file_of(state.step);
+  auto settings = file_settings(config);
+  settings.writers = writers_;
   auto own = infer::tensor_pieces(run_.engine, pieces, infer::stored_tensors(run_.engine));
   if (content == CheckpointContent::weights) {
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
@@ -135,7 +137,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
           .pieces = std::move(own),
           .state = state,
           .texts = run_.texts,
-          .settings = file_settings(config),
+          .settings = std::move(settings),
           .retention = retention(),
           .refused = refused_beside(file),
           .content = content};
@@ -263,6 +265,7 @@ void Saver::start(const checkpoint::TrainingState& state) {
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine.snapshot(), content);
+  job.settings.writers = background_writers_;
   job.settings.progress = [work = run_.side_work] { work->move(); };
   background_->start([job, &engine = run_.engine, work = run_.side_work](comm::World& world) {
     const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);

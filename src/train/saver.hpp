@@ -99,6 +99,9 @@ class Saver {
   std::int64_t saving_step_ = -1;  ///< of the save under way
   std::vector<checkpoint::Refused> refused_;
   double slowest_seconds_ = 0, stall_seconds_ = 0;
+  std::shared_ptr<checkpoint::Writers> writers_ = std::make_shared<checkpoint::Writers>();
+  /// Of the world of the thread that saves in the background; used by that thread alone.
+  std::shared_ptr<checkpoint::Writers> background_writers_ = std::make_shared<checkpoint::Writers>();
   std::unique_ptr<checkpoint::Background> background_;  ///< null: saves hold training up
 };
 

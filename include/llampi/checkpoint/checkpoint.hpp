@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,6 +75,24 @@ constexpr auto word_table(FileIo) {
 /// @throws UserError where this program cannot do it: its HDF5 is not a parallel one
 void require_available(FileIo io);
 
+struct FileSettings;
+class NodeRanks;
+
+/// The ranks of a world that write for others, with the communicators for it. The first save makes them, later saves of the
+/// same world with the same FileSettings use them again.
+class Writers {
+ public:
+  Writers();
+  ~Writers();
+  Writers(const Writers&) = delete;
+  Writers& operator=(const Writers&) = delete;
+  /// Collective where it is the first call.
+  const NodeRanks& of(comm::World& world, const FileSettings& settings);
+
+ private:
+  std::unique_ptr<NodeRanks> ranks_;
+};
+
 /// How a file's bytes are laid out and moved.
 struct FileSettings {
   FileIo io = FileIo::direct;
@@ -92,6 +111,8 @@ struct FileSettings {
   std::int64_t transfer_elements = std::int64_t{1} << 20;
   /// Saving: called on each rank whenever a part of its values has been written or synced. May be empty.
   std::function<void()> progress = {};
+  /// Saving: kept from save to save. Null: each save makes its own.
+  std::shared_ptr<Writers> writers = nullptr;
 };
 
 /// A checkpoint that was cut off or changed after it was written; another one may be whole.

@@ -59,9 +59,6 @@ struct DeviceMesh {
 /// uneven nodes): it is never silently weakened
 DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
-/// The node of each rank of the world.
-std::vector<int> nodes_of_ranks(comm::World& world);
-
 /// About what the communicators of a rank take of the device's memory: the shard group's gathers and its reductions, which exchange parts
 /// unless NCCL reduces, have one each, and so have the replicas' reductions.
 std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction);

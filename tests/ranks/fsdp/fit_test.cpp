@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_device.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit.hpp"
@@ -55,7 +56,7 @@ class Fit : public ::testing::Test {
   Fit() {
     use(*model_);
     options_.batch = {8, 64};
-    groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
+    groups_ = make_groups(options_.strategy, test_world().topology().node_of_rank, 0);
   }
   void use(const model::Model& model) { options_.groups = optim::parameter_groups(model.parameters(), {}); }
   std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
@@ -87,7 +88,7 @@ TEST_F(Fit, AdvisesToDivideTheStateAmongReplicas) {
   if (test_ranks() == 1) GTEST_SKIP() << "needs replicas";
   options_.batch = {1, 16};
   options_.strategy = Strategy::no_shard;
-  groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
+  groups_ = make_groups(options_.strategy, test_world().topology().node_of_rank, 0);
   EngineOptions in_parts = options_;
   in_parts.shard_optimizer_over_replicas = true;
   ASSERT_LT(sum(arenas(in_parts)), sum(arenas(options_)));
