@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -170,6 +172,28 @@ Spelled spelled_steps(std::optional<train::StepRange>& target) {
                 return true;
               },
           .advice = "use a step or a range of steps such as 3-5"};
+}
+
+Spelled spelled_tokens(double& target) {
+  return {.write = [&target] { return fmt::format("{}", target); },
+          .read =
+              [&target](const std::string& text) {
+                double value = 0;
+                const char* const end = text.data() + text.size();
+                const auto [unit, error] = std::from_chars(text.data(), end, value);
+                double factor = 1;
+                if (unit != end) {
+                  constexpr std::string_view kUnits = "KMBT";
+                  const auto place =
+                      kUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(*unit))));
+                  if (place == kUnits.npos || unit + 1 != end) return false;
+                  factor = std::pow(1e3, static_cast<double>(place + 1));
+                }
+                if (error != std::errc() || !(value >= 0) || !std::isfinite(value * factor)) return false;
+                target = value * factor;
+                return true;
+              },
+          .advice = "use a number of tokens such as 15T, 300B or 1e11"};
 }
 
 }  // namespace llampi::cli

@@ -12,6 +12,7 @@
 #include <span>
 #include <sstream>
 
+#include "cli/config_values.hpp"
 #include "cli/console.hpp"
 #include "cli/keys.hpp"
 #include "cli/launch.hpp"
@@ -118,9 +119,9 @@ std::vector<Option> options_of(PlanRequest& r) {
            ", or a machine file. Also the device to plan for, if --device is auto",
        {.name = "NAME|FILE"}},
       {"tokens",
-       &r.machine.tokens,
-       "tokens of the whole run, for its days and device-hours (with --machine); 0: not predicted",
-       {.range = kAtLeastZero}},
+       spelled_tokens(r.machine.tokens),
+       "tokens of the whole run, such as 15T or 1e11, for its days and device-hours (with --machine); 0: not predicted",
+       {.name = "X"}},
       {"tflops",
        &r.machine.tflops,
        "TFLOP/s that each rank reaches in forward and backward passes: its peak times the MFU of a run. 0: "

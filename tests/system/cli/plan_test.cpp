@@ -149,7 +149,7 @@ TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
 }
 
 TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
-  const auto step = json("--ranks 4 --per-node 2 --machine h100 --tokens 1e9")["step_time"];
+  const auto step = json("--ranks 4 --per-node 2 --machine h100 --tokens 1B")["step_time"];
   EXPECT_EQ(step["machine"], "h100");
   const auto seconds = [&](const char* part) { return step[part].get<double>(); };
   EXPECT_GT(seconds("product_seconds"), 0);
@@ -178,6 +178,9 @@ TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
                  "--machine h100 has the figures of GPUs, but the plan is for --device cpu; make them "
                  "agree");
   expect_refused("--tokens 1e9", "--tokens needs the figures of a machine; add --machine");
+  expect_refused(
+      "--machine h100 --tokens 15X",
+      "tokens = 15X (command line) is not known; use a number of tokens such as 15T, 300B or 1e11");
 }
 
 TEST_F(Plan, TakesThreadsAsARunDoes) {
