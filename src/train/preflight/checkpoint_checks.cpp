@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/preflight/checkpoint_checks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "llampi/checkpoint/room.hpp"
+#include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/infer/session.hpp"
+#include "train/room.hpp"
+#include "train/saver.hpp"
+#include "train/state_sums.hpp"
+
+namespace llampi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// NaN everywhere, so that what is not loaded shows.
+void wipe(device::Device& device, const std::vector<fsdp::StatePiece>& pieces) {
+  checkpoint::Staging staging(device, checkpoint::kTransferElements);
+  for (const auto& piece : pieces) {
+    for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
+      staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
+        std::fill_n(staging.room_for(part), part.elements(), std::nanf(""));
+        staging.store(part);
+      });
+    }
+  }
+}
+
+void check_same_state(Checklist& list, const RunToSave& run, const std::vector<std::uint32_t>& saved,
+                      bool moments, const PreflightFigures& figures) {
+  const auto loaded = state_sums(run.device, run.engine.pieces_to_load(), run.engine, moments);
+  const auto first = std::mismatch(saved.begin(), saved.end(), loaded.begin()).first - saved.begin();
+  const auto of_ranks = comm::all_gather_value(list.world(), static_cast<std::int64_t>(first));
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank] == std::ssize(saved)) continue;
+    return list.fail(
+        "checkpoint",
+        fmt::format("{} does not get back what it saved, first in {}; do not use the file system of {}",
+                    list.on_host(static_cast<int>(rank)),
+                    run.engine.model().parameters()[static_cast<std::size_t>(of_ranks[rank])].name,
+                    run.config.run.dir));
+  }
+  const auto bytes = static_cast<double>(figures.checkpoint_bytes);
+  list.pass("checkpoint",
+            fmt::format("saved in {:.2f} s ({}), loaded in {:.2f} s ({}), the same bits{}",
+                        figures.save_seconds, format_rate(bytes / figures.save_seconds), figures.load_seconds,
+                        format_rate(bytes / figures.load_seconds),
+                        moments ? "" : " but for moments, which checkpoint.state_dtype rounds"));
+}
+
+}  // namespace
+
+bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpoint::Refused>& refused,
+                std::int64_t& bytes) {
+  const Config& config = run.config;
+  const auto tensors = tensors_to_save(run.engine, CheckpointContent::all);
+  bytes = checkpoint::checkpoint_bytes(tensors, run.texts, file_settings(config));
+  struct Found {
+    bool fits = false;
+    std::string problem, free;
+    auto members() { return std::tie(fits, problem, free); }
+  };
+  const auto found = comm::from_rank_0(list.world(), [&] {
+    Found on_disk;
+    const Log warnings([&](const std::string& line) { on_disk.problem = line.substr(line.find(": ") + 2); });
+    std::vector<fs::path> damaged;
+    for (const auto& file : refused) damaged.push_back(file.file);
+    const Room room(config, bytes, warnings, fallback_folder(config), damaged);
+    std::error_code ignored;
+    const fs::path second = config.checkpoint.fallback_dir;
+    const bool had_second = second.empty() || fs::exists(second, ignored);
+    try {
+      room.require_next();
+      on_disk.fits = on_disk.problem.empty();
+      if (on_disk.fits)
+        room.foresee({run.state.step, total_steps(config, run.state), config.checkpoint.every});
+    } catch (const UserError& error) {
+      on_disk.problem = error.what();
+    }
+    if (!had_second) fs::remove(second, ignored);  // which require_next() has made
+    const auto free = checkpoint::free_bytes(room.folder());
+    on_disk.free = free ? fmt::format("{} are free in {}", format_bytes(*free), room.folder().string())
+                        : fmt::format("{} does not say how much is free", room.folder().string());
+    return on_disk;
+  });
+  if (found.problem.empty()) {
+    list.pass(
+        "room",
+        fmt::format("a checkpoint takes {}, and {}: enough for all that are kept (checkpoint.keep = {})",
+                    format_bytes(bytes), found.free, config.checkpoint.keep));
+  } else {
+    list.fail("room", found.problem);
+  }
+  return found.fits;
+}
+
+void check_round_trip(Checklist& list, const RunToSave& run, const fs::path& file, PreflightFigures& figures,
+                      const Log& log) {
+  comm::World& world = list.world();
+  device::Device& device = run.device;
+  fsdp::Engine& engine = run.engine;
+  const auto settings = file_settings(run.config);
+  // Moments that are stored narrower than they are kept do not come back with the same bits.
+  const bool moments = size_of(settings.moments) >= size_of(run.config.optimizer.moment_dtype);
+  const auto before = state_sums(device, engine.pieces_to_load(), engine, moments);
+  const auto tensors = tensors_to_save(engine, CheckpointContent::all);
+  const auto stored = infer::stored_tensors(engine);
+  const auto pieces = infer::tensor_pieces(engine, engine.pieces_to_save(), stored);
+  const std::string advice = fmt::format("; look at the file system of {}", run.config.run.dir);
+  const bool done = list.attempt("checkpoint", advice, [&] {
+    comm::on_rank_0(world, [&] {
+      std::error_code error;
+      fs::create_directories(file.parent_path(), error);
+      if (error)
+        throw_user_error("cannot create the folder {}: {}", file.parent_path().string(), error.message());
+    });
+    double begin = steady_seconds();
+    checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.texts}, settings);
+    figures.save_seconds = list.slowest(steady_seconds() - begin);
+    auto to_load = engine.pieces_to_load();
+    if (stored == infer::Tensors::adapters) {  // the base is not in the file
+      std::erase_if(to_load, [&](const auto& piece) {
+        return !engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].adapter;
+      });
+    }
+    wipe(device, to_load);
+    begin = steady_seconds();
+    checkpoint::load_checkpoint(world, device, file, infer::tensor_infos(engine, stored),
+                                infer::tensor_pieces(engine, to_load, stored),
+                                {.io = run.config.checkpoint.io, .log = log});
+    figures.load_seconds = list.slowest(steady_seconds() - begin);
+  });
+  if (done) check_same_state(list, run, before, moments, figures);
+}
+
+}  // namespace llampi::train

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/train/preflight.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <set>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/failure.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/error_source.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/data/content.hpp"
+#include "llampi/health/watchdog.hpp"
+#include "llampi/io/temporary_file.hpp"
+#include "llampi/optim/loss_scaler.hpp"
+#include "llampi/train/open_compute.hpp"
+#include "train/engine_config.hpp"
+#include "train/inputs.hpp"
+#include "train/not_finite.hpp"
+#include "train/preflight/checklist.hpp"
+#include "train/preflight/checkpoint_checks.hpp"
+#include "train/preflight/speed.hpp"
+#include "train/replicas.hpp"
+#include "train/resume.hpp"
+#include "train/run_engine.hpp"
+#include "train/run_report.hpp"
+#include "train/same_files.hpp"
+
+namespace llampi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSteps = 4;
+constexpr int kOverflows = 64;         // of float16's loss scale, until it is found
+constexpr std::int64_t kBatches = 16;  // that are looked through for one with valid labels
+
+/// A folder for the checkpoint, beside those of the run. Gone with the scope.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
+  ~TemporaryFolder() {
+    std::error_code ignored;  // nothing to do about one that cannot be removed
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// In the folder that a run's checkpoints would be in, or the nearest one above it that there is.
+fs::path temporary_folder(const Config& config) {
+  fs::path folder = fs::path(config.run.dir) / "checkpoints";
+  std::error_code ignored;
+  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return io::temporary_beside(folder / "check");
+}
+
+std::int64_t sum_of(const fsdp::ArenaBytes& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+/// The first line of `text` that `usual` does not have.
+std::string first_other_line(const std::string& text, const std::string& usual) {
+  std::set<std::string> lines;
+  std::istringstream all(usual);
+  for (std::string line; std::getline(all, line);) lines.insert(line);
+  std::istringstream others(text);
+  for (std::string line; std::getline(others, line);) {
+    if (lines.count(line) == 0) return line;
+  }
+  return "fewer lines";
+}
+
+/// A value that deviates, and the one that it should be.
+struct Deviation {
+  std::vector<int> ranks;    ///< with another value; empty: none
+  std::string other, usual;  ///< of the first of them, and of the first of the others
+};
+Deviation deviation_of(const std::vector<std::string>& values) {
+  const auto ranks = selfcheck::deviating(values);
+  if (ranks.empty()) return {};
+  std::size_t usual = 0;
+  while (std::count(ranks.begin(), ranks.end(), static_cast<int>(usual)) > 0) ++usual;
+  return {ranks, values[static_cast<std::size_t>(ranks.front())], values[usual]};
+}
+
+/// What ranks should have in common.
+struct Facts {
+  std::string program, model, train, eval;
+  comm::Failure failure;
+
+  auto members() { return std::tie(program, model, train, eval, failure); }
+};
+
+class Preflight {
+ public:
+  Preflight(comm::World& world, const Config& config, const ConfigTexts& texts,
+            const PreflightOptions& options, const Log& log)
+      : world_(world),
+        config_(config),
+        texts_(texts),
+        options_(options),
+        log_(log),
+        list_(world, options.tell, texts.name_of) {}
+
+  PreflightResult run();
+
+ private:
+  void check_all();
+  bool open();
+  void compare_facts(const std::vector<Facts>& facts);
+  bool choose();
+  bool check_weights();
+  bool build();
+  bool check_steps();
+  std::vector<device::HostBatch> batches(fsdp::StepInputs& inputs);
+  bool check_replicas();
+  void check_memory();
+  void check_checkpoints(bool are_equal);
+
+  comm::World& world_;
+  const Config& config_;
+  const ConfigTexts& texts_;
+  const PreflightOptions& options_;
+  const Log& log_;
+  const Log silent_;
+  health::FlightRecord record_;
+  Checklist list_;
+  std::unique_ptr<TemporaryFolder> folder_;  ///< rank 0
+  fs::path folder_path_;
+  Inputs inputs_;
+  Start start_;
+  std::vector<checkpoint::Refused> refused_;
+  comm::Compute compute_;
+  std::unique_ptr<fsdp::Engine> engine_;
+  checkpoint::TrainingState state_;
+  PreflightFigures figures_;
+};
+
+PreflightResult Preflight::run() {
+  record_.set_phase("checks before a run");
+  folder_path_ = comm::from_rank_0(world_, [&] {
+    folder_ = std::make_unique<TemporaryFolder>(temporary_folder(config_));
+    return folder_->path();
+  });
+  std::unique_ptr<health::Watchdog> watchdog;
+  if (config_.run.watchdog_seconds > 0) {
+    const health::WatchdogOptions options{.seconds = config_.run.watchdog_seconds,
+                                          .run_dir = folder_path_,
+                                          .beside = nullptr,
+                                          .complain = options_.complain};
+    watchdog = std::make_unique<health::Watchdog>(world_, record_, options, log_);
+  }
+  const auto error = comm::common_failure([&] { check_all(); });
+  if (error) {
+    if (watchdog) watchdog->leave();
+    std::rethrow_exception(error);
+  }
+  folder_.reset();
+  if (watchdog) watchdog->finish();
+  world_.barrier();
+  return {list_.checks(), std::move(figures_)};
+}
+
+void Preflight::check_all() {
+  if (!open()) return list_.skip_the_rest();
+  if (!choose()) return list_.skip_the_rest();
+  record_.set_phase("times a matrix product");
+  check_products(list_, compute_,
+                 compute_.on_gpu() ? config_.fsdp.param_dtype.value_or(DType::bfloat16) : DType::float32,
+                 figures_.product_seconds);
+  record_.set_phase("measures links");
+  check_links(list_, compute_, figures_.links);
+  if (!build()) return list_.skip_the_rest();
+  bool are_equal = true;
+  if (check_steps()) {
+    are_equal = check_replicas();
+  } else {
+    list_.skip("replicas", "the steps failed");
+  }
+  check_memory();
+  check_checkpoints(are_equal);
+}
+
+void Preflight::check_checkpoints(bool are_equal) {
+  const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
+                                          inputs_.train_file->notes().chat_template,
+                                          adapter_text_of(inputs_, config_)};
+  const RunToSave run{config_, *engine_, compute_.device(), state_, texts};
+  const bool fits = check_room(list_, run, refused_, figures_.checkpoint_bytes);
+  if (!fits) return list_.skip("checkpoint", "there is no room for one");
+  if (!are_equal) return list_.skip("checkpoint", "replicas that differ cannot all get back what they had");
+  record_.set_phase("saves and loads a checkpoint");
+  check_round_trip(list_, run, checkpoint::checkpoint_path(folder_path_, state_.step + kSteps), figures_,
+                   log_);
+}
+
+/// What each rank reads, which train() would refuse if any rank cannot. A mistake on all ranks is the user's.
+bool Preflight::open() {
+  const std::string model = comm::from_rank_0(world_, [&] { return model_of_begun_run(config_, silent_); });
+  Facts own{.program = options_.program + "\n" + texts_.resolved,
+            .model = {},
+            .train = {},
+            .eval = {},
+            .failure = {}};
+  own.failure = comm::failure_of(world_, [&] {
+    inputs_ = open_inputs(config_, world_.size(), model);
+    state_ = inputs_.fresh;
+    own.model = inputs_.llama.json;
+    own.train = data::describe_content(*inputs_.train_file);
+    if (inputs_.eval_file) own.eval = data::describe_content(*inputs_.eval_file);
+  });
+  const auto facts = comm::all_gather_value(world_, own);
+  const auto is_failure = [](const Facts& f) { return f.failure.kind != comm::Failure::Kind::none; };
+  if (std::all_of(facts.begin(), facts.end(), is_failure)) facts.front().failure.rethrow("");
+  compare_facts(facts);
+  for (std::size_t rank = 0; rank < facts.size(); ++rank) {
+    if (!is_failure(facts[rank])) continue;
+    list_.fail("data", fmt::format("{} cannot read what the others read: {}",
+                                   list_.on_host(static_cast<int>(rank)), facts[rank].failure.message));
+    return false;
+  }
+  for (const auto& [what, member] :
+       {std::pair("model.config", &Facts::model), std::pair("data.train", &Facts::train),
+        std::pair("data.eval", &Facts::eval)}) {
+    std::vector<std::string> values;
+    for (const auto& f : facts) values.push_back(f.*member);
+    const auto [others, other, usual] = deviation_of(values);
+    if (others.empty()) continue;
+    const std::string difference =
+        member == &Facts::model ? "" : fmt::format(" ({} instead of {})", other, usual);
+    list_.fail("data",
+               fmt::format("{} {} another {} than the other ranks{}; give all nodes the same file",
+                           list_.on_hosts(others), others.size() == 1 ? "reads" : "read", what, difference));
+    return false;
+  }
+  list_.pass("data", fmt::format("all ranks read the same: {}", facts.front().train));
+  return true;
+}
+
+void Preflight::compare_facts(const std::vector<Facts>& facts) {
+  std::vector<std::string> programs;
+  for (const auto& f : facts) programs.push_back(f.program);
+  const auto [others, other, usual] = deviation_of(programs);
+  if (others.empty()) {
+    list_.pass("program", fmt::format("{} with the same program, libraries and configuration",
+                                      count(world_.size(), "rank")));
+    return;
+  }
+  list_.fail(
+      "program",
+      fmt::format(
+          "{} {} another program, other libraries or another configuration than the other ranks: \"{}\" "
+          "instead of \"{}\"; start the same installation everywhere",
+          list_.on_hosts(others), others.size() == 1 ? "runs" : "run", first_other_line(other, usual),
+          first_other_line(usual, other)));
+}
+
+/// What the run would start from, and what computes it.
+bool Preflight::choose() {
+  start_ = choose_start(world_, config_, texts_, inputs_, refused_, log_);
+  if (!check_weights()) return false;
+  if (!start_.weights.empty()) {
+    comm::agree(world_, [&] {
+      check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
+                       "give the model.config that belongs to the weights");
+    });
+  }
+  compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);
+  return true;
+}
+
+/// The files that the run would start from, on each node.
+bool Preflight::check_weights() {
+  std::vector<std::string> places;
+  const auto place = [&](const fs::path& path) {
+    if (!path.empty()) places.push_back(path.string());
+  };
+  const bool is_broadcast = config_.fsdp.sync_init == checkpoint::WeightsReading::broadcast;
+  place(start_.checkpoint);
+  place(start_.adapter);
+  if (!is_broadcast) place(start_.weights);
+  if (places.empty()) {
+    list_.skip("weights", is_broadcast && !start_.weights.empty()
+                              ? "fsdp.sync_init = broadcast: rank 0 reads them for all"
+                              : "they are random: no file is read");
+    return true;
+  }
+  record_.set_phase("compares the weights of nodes");
+  const auto compared = compare_files(world_, [&] {
+    std::vector<fs::path> files;
+    const auto add = [&files](const std::vector<fs::path>& more) {
+      files.insert(files.end(), more.begin(), more.end());
+    };
+    if (!start_.checkpoint.empty()) add({start_.checkpoint});
+    if (!start_.adapter.empty()) add(checkpoint::adapter_files(start_.adapter));
+    if (!start_.weights.empty() && !is_broadcast) {
+      with_source("model.weights = ", start_.weights,
+                  [&] { add(checkpoint::weights_files(start_.weights)); });
+    }
+    return files;
+  });
+  if (!compared.difference.empty()) {
+    list_.fail("weights",
+               compared.difference + "; copy the files there again, or use a folder that all nodes share");
+    return false;
+  }
+  if (compared.readers == 1) {
+    list_.skip("weights", "all ranks are on one node and read the same files");
+    return true;
+  }
+  const std::string sampled =
+      compared.compared_bytes < compared.bytes
+          ? fmt::format("; compared are {}, spread evenly", format_bytes(compared.compared_bytes))
+          : std::string();
+  list_.pass("weights", fmt::format("the same bytes on {}: {} in {} of {}{}",
+                                    count(world_.topology().nodes, "node"), format_bytes(compared.bytes),
+                                    count(compared.files, "file"), fmt::join(places, ", "), sampled));
+  return true;
+}
+
+/// The engine, filled with what the run would start from.
+bool Preflight::build() {
+  record_.set_phase("builds the model");
+  auto [engine, decisions] = build_engine(world_, compute_, inputs_, config_, start_.run_text, log_);
+  engine_ = std::move(engine);
+  engine_->keep_record(record_);
+  start_.run_text = with_decisions(start_.run_text, decisions);
+  if (inputs_.packs_documents()) engine_->prepare_for_documents();
+  try {
+    const auto saved = fill_from_start(world_, compute_.device(), *engine_, start_, inputs_, config_, log_);
+    if (!start_.checkpoint.empty()) state_ = continue_from(saved, state_);
+  } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
+    list_.fail(
+        "steps",
+        fmt::format("the run would skip its newest checkpoint: {}; delete it to continue from an older one",
+                    error.what()));
+    return false;
+  }
+  return true;
+}
+
+/// Of this rank: the first global batch that has labels, from where the run would start.
+std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
+  std::vector<std::int64_t> numbers;
+  const auto shape = fsdp::step_shape(engine_->options(), engine_->groups());
+  for (int m = 0; m < shape.per_rank; ++m)
+    numbers.push_back(fsdp::micro_batch_number(shape, engine_->groups(), world_.rank(), m));
+  data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, std::move(numbers));
+  std::vector<device::HostBatch> batches;
+  const std::int64_t last =
+      std::min(data_steps(state_) + kBatches, data_steps(state_) + inputs_.sampler->steps_per_epoch());
+  inputs.valid_labels = 0;
+  for (std::int64_t step = data_steps(state_) + 1; step <= last && inputs.valid_labels == 0; ++step) {
+    comm::agree(world_, [&] { batches = loader.next(step); });
+    for (const auto& batch : batches) inputs.valid_labels += batch.valid_labels;
+    world_.sum(std::span(&inputs.valid_labels, 1));
+  }
+  inputs.segments = device::most_segments(batches);
+  comm::max_members(world_, inputs.segments);
+  return batches;
+}
+
+/// On one batch, so that the loss must fall, at a learning rate that rises to optimizer.lr. False if the state is spoiled.
+bool Preflight::check_steps() {
+  record_.set_phase("trains a few steps");
+  fsdp::StepInputs inputs;
+  std::vector<device::HostBatch> own;
+  if (!list_.attempt("steps", "", [&] { own = batches(inputs); })) return false;
+  if (inputs.valid_labels == 0) {
+    list_.fail(
+        "steps",
+        fmt::format(
+            "the first {} batches of {} have no valid labels; look at its loss mask with llampi inspect",
+            kBatches, config_.data.train));
+    return false;
+  }
+  auto& figures = figures_;
+  optim::LossScaler scaler{.scale = scales_loss(config_) ? state_.loss_scale : 1};
+  for (int step = 1, overflows = 0; step <= kSteps;) {
+    const double begin = steady_seconds();
+    record_.begin_step(step);
+    fsdp::StepResult done;
+    inputs.learning_rate = config_.optimizer.lr * step / kSteps;
+    inputs.optimizer_step = state_.optimizer_steps + step;
+    inputs.loss_scale = scaler.scale;
+    if (!list_.attempt("steps", "", [&] { done = engine_->step(own, inputs); })) return false;
+    double loss = done.loss_sum;
+    world_.sum(std::span(&loss, 1));
+    loss /= static_cast<double>(inputs.valid_labels);
+    const bool overflow = std::isfinite(loss) && !std::isfinite(done.grad_norm) && scales_loss(config_);
+    if (scales_loss(config_)) scaler.update(overflow);
+    if (overflow && ++overflows <= kOverflows) continue;
+    if (!std::isfinite(loss) || !std::isfinite(done.grad_norm)) {
+      const std::string where = find_not_finite(world_, compute_.device(), *engine_, done.loss_sum);
+      list_.fail("steps", fmt::format("the loss or the gradient is not finite at step {} of {}: {}; {}", step,
+                                      kSteps, where,
+                                      step == 1 ? "look at the weights and the data"
+                                                : "lower optimizer.lr, or set optimizer.clip_grad_norm"));
+      return false;
+    }
+    const double seconds = list_.slowest(steady_seconds() - begin);
+    figures.step_seconds = step == 1 ? seconds : std::min(figures.step_seconds, seconds);
+    figures.losses.push_back(loss);
+    ++step;
+  }
+  figures.tokens_per_second =
+      static_cast<double>(config_.train.global_batch * config_.data.seq_len) / figures.step_seconds;
+  std::vector<std::string> losses;
+  for (const double loss : figures.losses) losses.push_back(fmt::format("{:.4f}", loss));
+  const std::string curve = fmt::format("loss {} in {} steps on one batch", fmt::join(losses, " "), kSteps);
+  if (config_.optimizer.lr > 0 && figures.losses.back() >= figures.losses.front()) {
+    list_.fail("steps",
+               fmt::format("{} does not fall; lower optimizer.lr = {}, or look at the data and the weights",
+                           curve, config_.optimizer.lr));
+    return true;
+  }
+  list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {:.0f} tokens/s", curve, figures.step_seconds,
+                                  figures.tokens_per_second));
+  return true;
+}
+
+/// False if some differ.
+bool Preflight::check_replicas() {
+  const int replicas = engine_->groups().replica_count();
+  if (replicas == 1) {
+    list_.skip("replicas",
+               fmt::format("fsdp.strategy = {} has none on these ranks", word_of(config_.fsdp.strategy)));
+    return true;
+  }
+  const std::string difference = find_differing_replicas(world_, compute_.device(), *engine_);
+  if (difference.empty()) {
+    list_.pass("replicas", fmt::format("{} have the same bits after the steps", count(replicas, "replica")));
+    return true;
+  }
+  list_.fail("replicas",
+             difference +
+                 "; look for defective memory or a defective device there: llampi check --all, and set "
+                 "run.verify_replicas_every for the run");
+  return false;
+}
+
+/// The largest figures over the ranks.
+void Preflight::check_memory() {
+  auto& figures = figures_;
+  std::int64_t bytes[] = {sum_of(engine_->compiled().arena_bytes), sum_of(engine_->memory().used()),
+                          compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_resident_bytes()};
+  const auto used = comm::all_gather_value(world_, bytes[1] > bytes[0]);
+  world_.max(bytes);
+  figures.planned_bytes = bytes[0], figures.used_bytes = bytes[1], figures.resident_bytes = bytes[2];
+  const std::string text = fmt::format(
+      "planned {} per rank, used {}; {} at most {}", format_bytes(bytes[0]), format_bytes(bytes[1]),
+      compute_.on_gpu() ? "on the GPU, with libraries," : "resident, with program and libraries,",
+      format_bytes(bytes[2]));
+  const auto over = std::find(used.begin(), used.end(), true);
+  if (over == used.end()) return list_.pass("memory", text);
+  list_.fail("memory",
+             fmt::format("{} uses more than planned ({}); please report this with the output of llampi plan",
+                         list_.on_host(static_cast<int>(over - used.begin())), text));
+}
+
+}  // namespace
+
+bool PreflightResult::passed() const {
+  return std::none_of(checks.begin(), checks.end(),
+                      [](const auto& check) { return check.verdict == Verdict::fail; });
+}
+
+PreflightResult preflight(comm::World& world, const Config& config, const ConfigTexts& texts,
+                          const PreflightOptions& options, const Log& log) {
+  return Preflight(world, config, texts, options, log).run();
+}
+
+}  // namespace llampi::train

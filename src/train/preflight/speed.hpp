@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of speed before a run: each rank computes and communicates as fast as the others.
+#pragma once
+
+#include <vector>
+
+#include "llampi/comm/compute.hpp"
+#include "llampi/selfcheck/speed.hpp"
+#include "train/preflight/checklist.hpp"
+
+namespace llampi::train {
+
+/// Collective. @param seconds takes those of each rank
+void check_products(Checklist& list, comm::Compute& compute, DType dtype, std::vector<double>& seconds);
+/// Collective.
+void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links);
+
+}  // namespace llampi::train
