@@ -272,7 +272,7 @@ const NodeRanks& Writers::of(comm::World& world, const FileSettings& settings) {
 }
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
-                     const CheckpointContent& content, const SaveOptions& options) {
+                     const CheckpointData& content, const SaveOptions& options) {
   comm::agree(world, [&] {
     require_available(options.file.io);
     require(options.file.moments == DType::float32 || options.file.moments == DType::bfloat16,
@@ -296,7 +296,7 @@ void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path
 }
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
-                     const CheckpointContent& content, const FileSettings& settings) {
+                     const CheckpointData& content, const FileSettings& settings) {
   SaveOptions options;
   options.file = settings;
   save_checkpoint(world, device, file, content, options);

@@ -8,6 +8,6 @@
 namespace llampi::checkpoint {
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
-                     const CheckpointContent& content, const SaveOptions& options);
+                     const CheckpointData& content, const SaveOptions& options);
 
 }  // namespace llampi::checkpoint

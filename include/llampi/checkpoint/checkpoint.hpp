@@ -122,7 +122,7 @@ class DamagedCheckpoint : public UserError {
 };
 
 /// What a checkpoint is made of. All must stay until it is written.
-struct CheckpointContent {
+struct CheckpointData {
   const std::vector<TensorInfo>& tensors;  ///< of the model, the same on all ranks
   const std::vector<TensorPiece>& pieces;  ///< of them, this rank's
   const TrainingState& state;
@@ -135,7 +135,7 @@ struct CheckpointContent {
 /// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
-                     const CheckpointContent& content, const FileSettings& settings = {});
+                     const CheckpointData& content, const FileSettings& settings = {});
 
 struct LoadSettings {
   /// With `direct`, datasets that are chunked, compressed or converted are read through HDF5, by each rank.
