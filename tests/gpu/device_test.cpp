@@ -9,6 +9,7 @@
 #include "gpu/gpu_fixture.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 #include "support/streams.hpp"
 
@@ -21,7 +22,7 @@ constexpr device::Stream kAll[] = {device::Stream::compute, kUnshard, kReduce, k
 class Buffer {
  public:
   Buffer(device::Device& device, DType dtype, std::int64_t elements, std::int64_t offset = 0)
-      : device_(device), memory_(device.allocate((elements + offset) * size_of(dtype))) {
+      : device_(device), memory_(device.allocate(bytes_of(dtype, elements + offset))) {
     view_ = Tensor{memory_.data(), dtype, 1, elements + offset}.slice(offset, elements + offset);
   }
   Tensor view() const { return view_; }
@@ -335,6 +336,39 @@ TEST_F(GpuDevice, CastsBetweenAllTypes) {
   }
 }
 
+// Rounded once more than in float32 where the result is of 16 bits. One block, fewer and more than a thread block has warps, and
+// more than all of them take at once.
+TEST_F(GpuDevice, WidensBlocksOfEightBits) {
+  const RandomStream random(5, "blocks of 8 bits");
+  for (const DType to : kGpuTypes) {
+    for (const std::int64_t count : {1, 7, 9, 20001}) {
+      for (const std::int64_t offset : {0, 3}) {  // blocks
+        SCOPED_TRACE(fmt::format("{} blocks to {}, offset {}", count, to_string(to), offset));
+        std::vector<float> values;
+        for (std::int64_t i = 0; i < count * kInt8BlockElements; ++i)
+          values.push_back(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))));
+        std::vector<Int8Block> blocks(static_cast<std::size_t>(count));
+        to_int8_blocks(values.data(), std::ssize(values), blocks.data());
+        const std::int64_t n = count * kInt8BlockElements;
+        const Buffer source(device(), DType::int8_blocks, n, offset * kInt8BlockElements),
+            destination(device(), to, n + 1, offset * kInt8BlockElements);
+        source.set(blocks);
+        const std::vector<std::uint32_t> poison(static_cast<std::size_t>(n + 1), narrow(3.0F, to));
+        destination.set(packed(poison, to));
+        device().run(
+            device::op::Cast{.source = source.view(), .destination = destination.view().slice(0, n)});
+        std::vector<std::uint32_t> expected;
+        for (const Int8Block& block : blocks) {
+          for (const std::int8_t integer : block.values)
+            expected.push_back(narrow(static_cast<float>(integer) * block.scale, to));
+        }
+        expected.push_back(poison.back());  // what lies behind is not touched
+        expect_equal(unpacked(destination.get<std::byte>(), to), expected, to);
+      }
+    }
+  }
+}
+
 TEST_F(GpuDevice, AddsInEveryType) {
   for (const DType dtype : kGpuTypes) {
     for (const std::int64_t n : kLengths) {
@@ -387,6 +421,8 @@ TEST_F(GpuDevice, RefusesWhatDoesNotFit) {
   EXPECT_THROW(device().run(device::op::Add{.source = a.view(), .destination = c.view()}), Error);
   EXPECT_THROW(device().run(device::op::Cast{.source = b.view(), .destination = c.view()}), Error);
   EXPECT_THROW(device().run(device::op::Cast{.source = a.view(), .destination = d.view()}), Error);
+  const Buffer e(device(), DType::int8_blocks, kInt8BlockElements);
+  EXPECT_THROW(device().run(device::op::Cast{.source = e.view(), .destination = a.view()}), Error);
   EXPECT_THROW(device().run(device::op::Copy{.source = a.view(), .destination = c.view()}), Error);
   EXPECT_THROW(device().upload(a.view(), nullptr, device::Stream::host), Error);
 }

@@ -15,7 +15,8 @@ constexpr auto word_table(DType) {
                                      {DType::int64, "int64"},
                                      {DType::int32, "int32"},
                                      {DType::float8_e4m3fn, "float8_e4m3fn"},
-                                     {DType::float8_e5m2, "float8_e5m2"}});
+                                     {DType::float8_e5m2, "float8_e5m2"},
+                                     {DType::int8_blocks, "int8"}});
 }
 
 }  // namespace llampi

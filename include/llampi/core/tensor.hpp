@@ -21,9 +21,13 @@ enum class DType : std::uint8_t {
   int32,
   float8_e4m3fn,  ///< float8.hpp
   float8_e5m2,
+  int8_blocks,  ///< int8_blocks.hpp: a block of elements has a size, an element has none
 };
 
-/// Bytes of one element.
+/// Of int8_blocks: elements that share a scale, and what they take with it.
+inline constexpr std::int64_t kInt8BlockElements = 128, kInt8BlockBytes = 132;
+
+/// Bytes of one element; of int8_blocks there is no such number.
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::float64:
@@ -38,8 +42,17 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::float8_e4m3fn:
     case DType::float8_e5m2:
       return 1;
+    case DType::int8_blocks:
+      break;
   }
-  return 0;
+  throw Error("internal error: elements in blocks have no size of their own");
+}
+
+/// Bytes of so many elements: whole blocks of int8_blocks.
+inline std::int64_t bytes_of(DType dtype, std::int64_t elements) {
+  if (dtype != DType::int8_blocks) return elements * size_of(dtype);
+  require(elements % kInt8BlockElements == 0, "a part of a block");
+  return elements / kInt8BlockElements * kInt8BlockBytes;
 }
 
 /// Half of the distance between 1 and the next number: rounding to nearest changes a number by at most so
@@ -82,7 +95,7 @@ struct Tensor {
   std::int64_t cols = 0;
 
   std::int64_t elements() const { return rows * cols; }
-  std::int64_t bytes() const { return elements() * size_of(dtype); }
+  std::int64_t bytes() const { return bytes_of(dtype, elements()); }
   explicit operator bool() const { return data != nullptr; }
 
   /// The elements as T, which must be the tensor's own type.
@@ -94,11 +107,11 @@ struct Tensor {
 
   /// Rows [begin, end).
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const {
-    return {static_cast<std::byte*>(data) + begin * cols * size_of(dtype), dtype, end - begin, cols};
+    return {static_cast<std::byte*>(data) + bytes_of(dtype, begin * cols), dtype, end - begin, cols};
   }
   /// Elements [begin, end) of the flattened view, as one row.
   Tensor slice(std::int64_t begin, std::int64_t end) const {
-    return {static_cast<std::byte*>(data) + begin * size_of(dtype), dtype, 1, end - begin};
+    return {static_cast<std::byte*>(data) + bytes_of(dtype, begin), dtype, 1, end - begin};
   }
 };
 

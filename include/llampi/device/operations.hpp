@@ -445,7 +445,8 @@ struct Copy {
 };
 
 /// Between floating-point dtypes, elements in order; narrowing rounds to nearest even, equal dtypes are
-/// copied. The CPU device casts between float32 and the 16-bit formats.
+/// copied. The CPU device casts between float32 and the 16-bit formats. From DType::int8_blocks to floating-point
+/// dtypes: the product of integer and scale, in float32, is rounded likewise.
 struct Cast {
   static constexpr const char* kName = "cast";
   Tensor source;

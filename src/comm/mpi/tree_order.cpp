@@ -196,6 +196,7 @@ void combine_in_tree_order(const RankRows& contributions, ReduceOp op, Accumulat
       return combine_narrow<Float16>(contributions, op, accumulate, out);
     case DType::float8_e4m3fn:
     case DType::float8_e5m2:
+    case DType::int8_blocks:
       break;  // not reducible
   }
 }

@@ -37,6 +37,8 @@ ncclDataType_t type_of(DType dtype) {
     case DType::float8_e4m3fn:
     case DType::float8_e5m2:
       return ncclUint8;  // they are gathered, and never reduced
+    case DType::int8_blocks:
+      break;
   }
   throw Error("internal error: a dtype that NCCL does not have");
 }

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
+#include "llampi/core/int8_blocks.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -54,6 +55,47 @@ void launch_convert(const Tensor& source, const Tensor& destination, Accumulate 
          dim3(kElementThreads), 0, stream, from, to, vectors, elements);
 }
 
+/// Four elements, written at once.
+template <class To>
+struct alignas(4 * sizeof(To)) Quad {
+  To values[4];
+};
+
+constexpr std::int64_t kBlockWords = kInt8BlockBytes / 4;  // the scale, then four elements each
+constexpr unsigned kThreadsOfBlock = kInt8BlockElements / 4;
+
+/// A warp takes a block of int8_blocks: as many words as it has threads, side by side, and their scale.
+template <class To>
+__global__ void widen_blocks(const std::uint32_t* words, Quad<To>* to, std::int64_t blocks) {
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kElementThreads + threadIdx.x) / kThreadsOfBlock;
+  const std::int64_t stride = std::int64_t{gridDim.x} * (kElementThreads / kThreadsOfBlock);
+  const unsigned lane = threadIdx.x % kThreadsOfBlock;
+  for (std::int64_t b = first; b < blocks; b += stride) {
+    const float scale = __uint_as_float(words[b * kBlockWords]);
+    const std::uint32_t four = words[b * kBlockWords + 1 + lane];
+    Quad<To> quad;
+    for (int i = 0; i < 4; ++i) {
+      const auto integer = static_cast<std::int8_t>(four >> (8 * i));
+      quad.values[i] = from_float<To>(static_cast<float>(integer) * scale);
+    }
+    to[b * kThreadsOfBlock + lane] = quad;
+  }
+}
+
+void launch_widen_blocks(const Tensor& source, const Tensor& destination, cudaStream_t stream) {
+  require(source.elements() == destination.elements(), "cast between tensors of unlike sizes");
+  const std::int64_t blocks = source.elements() / kInt8BlockElements;
+  if (blocks == 0) return;
+  dispatch(destination.dtype, [&](auto tag) {
+    using To = typename decltype(tag)::type;
+    require(reinterpret_cast<std::uintptr_t>(destination.data) % alignof(Quad<To>) == 0,
+            "a destination that is not aligned");
+    const std::int64_t grid = std::min(divide_up(blocks, kElementThreads / kThreadsOfBlock), kBlocks);
+    launch(widen_blocks<To>, dim3(static_cast<unsigned>(grid)), dim3(kElementThreads), 0, stream,
+           static_cast<const std::uint32_t*>(source.data), static_cast<Quad<To>*>(destination.data), blocks);
+  });
+}
+
 }  // namespace
 
 void CudaDevice::add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream on) {
@@ -81,6 +123,8 @@ void CudaDevice::execute(const op::Copy& o) {
 
 void CudaDevice::execute(const op::Cast& o) {
   if (o.source.dtype == o.destination.dtype) return execute(op::Copy{o.source, o.destination});
+  if (o.source.dtype == DType::int8_blocks)
+    return launch_widen_blocks(o.source, o.destination, stream(Stream::compute));
   add_cast(o.source, o.destination, Accumulate::no, Stream::compute);
 }
 

@@ -14,6 +14,7 @@
 #include "device/qkv_checks.hpp"
 #include "device/rope_of.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/device/grid.hpp"
 
@@ -646,7 +647,16 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void execute(const op::Cast& o) {
-    flat(o.source, "source");  // float64 is all there is
+    if (o.source.dtype == DType::int8_blocks) {
+      const Matrix to = matrix(o.destination, o.source.rows, o.source.cols, "destination");
+      const auto* const blocks = static_cast<const Int8Block*>(o.source.data);
+      for (Index i = 0; i < to.rows * to.cols; ++i) {
+        const Int8Block& block = blocks[i / kInt8BlockElements];
+        to.data[i] = static_cast<double>(block.scale) * block.values[i % kInt8BlockElements];
+      }
+      return;
+    }
+    flat(o.source, "source");  // else float64 is all there is
     execute(op::Copy{o.source, o.destination});
   }
 

@@ -43,6 +43,8 @@ void encode(double value, DType dtype, std::byte* to) {
     case DType::float8_e4m3fn:
     case DType::float8_e5m2:
       return put(to, to_float8(float8_format(dtype), static_cast<float>(value)));
+    case DType::int8_blocks:
+      break;  // it travels as words
   }
 }
 
@@ -63,6 +65,8 @@ double decode(const std::byte* from, DType dtype) {
     case DType::float8_e4m3fn:
     case DType::float8_e5m2:
       return from_float8(float8_format(dtype), take<std::uint8_t>(from));
+    case DType::int8_blocks:
+      break;
   }
   return 0;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The 16-bit formats: casts and stochastic rounding, against the scalar functions of core/half.hpp and
-// core/philox.hpp.
+// core/philox.hpp. Blocks of 8 bits.
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "device/cpu/cpu_device.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 #include "support/rounding.hpp"
 
@@ -156,6 +157,29 @@ TEST(CpuCast, EqualTypesAreCopied) {
   EXPECT_EQ(x, y);
 }
 
+TEST(CpuCast, WidensBlocksAsTheReferenceDoes) {
+  for (const std::int64_t count : {1, 7, 8, 9, 1003}) {
+    const Values values = normal(count, kInt8BlockElements, "values", 100);
+    const std::vector<float> narrow(values.data.begin(), values.data.end());
+    std::vector<Int8Block> blocks(static_cast<std::size_t>(count));
+    to_int8_blocks(narrow.data(), std::ssize(narrow), blocks.data());
+    const Tensor source{blocks.data(), DType::int8_blocks, count, kInt8BlockElements};
+    const auto reference = device::make_reference_device();
+    Session exact(*reference, DType::float64);
+    const Tensor expected = exact.output(count, kInt8BlockElements);
+    reference->run(device::op::Cast{.source = source, .destination = expected});
+    for (const int threads : {1, 2, 3}) {
+      const auto device = device::make_cpu_device(threads);
+      Session s(*device, DType::float32);
+      const Tensor y = s.output(count, kInt8BlockElements);
+      device->run(device::op::Cast{.source = source, .destination = y});
+      // The product of a float32 and an integer of 8 bits is exact in float64, and rounded once in float32.
+      for (std::int64_t i = 0; i < y.elements(); ++i)
+        ASSERT_EQ(y.as<float>()[i], static_cast<float>(expected.as<double>()[i])) << i;
+    }
+  }
+}
+
 TEST(CpuCast, RefusesOtherSizesAndTypes) {
   const auto device = device::make_cpu_device(1);
   std::vector<double> memory(8);
@@ -172,6 +196,12 @@ TEST(CpuCast, RefusesOtherSizesAndTypes) {
   EXPECT_THROW(
       device->run(device::op::Cast{.source = of(DType::int32, 8), .destination = of(DType::float32, 8)}),
       Error);
+  EXPECT_THROW(device->run(device::op::Cast{.source = of(DType::int8_blocks, 128),
+                                            .destination = of(DType::bfloat16, 128)}),
+               Error);
+  EXPECT_THROW(device->run(device::op::Cast{.source = of(DType::float32, 128),
+                                            .destination = of(DType::int8_blocks, 128)}),
+               Error);
   EXPECT_THROW(device::make_reference_device()->run(
                    device::op::Cast{.source = of(DType::float32, 8), .destination = of(DType::bfloat16, 8)}),
                Error);
