@@ -4,12 +4,26 @@
 #include <algorithm>
 
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 
 namespace llampi::checkpoint {
 namespace {
 
 constexpr device::Stream kLoadStream = device::Stream::other(0, "load");
 constexpr device::Stream kSaveStream = device::Stream::other(1, "save");
+
+static_assert(kTransferElements % kInt8BlockElements == 0);  // so parts begin with blocks
+static_assert(kInt8BlockBytes <= kInt8BlockElements * std::int64_t{sizeof(std::uint16_t)});
+
+void decode(DType dtype, const std::uint16_t* bits, std::int64_t elements, float* values) {
+  if (dtype != DType::int8_blocks) return widen(dtype, bits, elements, values);
+  from_int8_blocks(static_cast<const Int8Block*>(static_cast<const void*>(bits)), elements, values);
+}
+
+void encode(DType dtype, const float* values, std::int64_t elements, std::uint16_t* bits) {
+  if (dtype != DType::int8_blocks) return narrow(dtype, values, elements, bits);
+  to_int8_blocks(values, elements, static_cast<Int8Block*>(static_cast<void*>(bits)));
+}
 
 }  // namespace
 
@@ -37,7 +51,7 @@ const float* Staging::fetch(const Tensor& part) {
   const bool wide = part.dtype == DType::float32;
   device_.download(wide ? static_cast<void*>(values()) : bits(), part, kSaveStream);
   device_.synchronize(kSaveStream);
-  if (!wide) widen(part.dtype, bits(), part.elements(), values());
+  if (!wide) decode(part.dtype, bits(), part.elements(), values());
   return values();
 }
 
@@ -48,7 +62,7 @@ float* Staging::room_for(const Tensor& part) const {
 void Staging::store(const Tensor& part) {
   if (!needs_buffer(part)) return;
   const bool wide = part.dtype == DType::float32;
-  if (!wide) narrow(part.dtype, values(), part.elements(), bits());
+  if (!wide) encode(part.dtype, values(), part.elements(), bits());
   device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), kLoadStream);
   device_.synchronize(kLoadStream);
 }

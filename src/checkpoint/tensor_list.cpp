@@ -18,7 +18,8 @@ std::string summarize(const char* what, const std::vector<std::string>& names) {
 }
 
 bool is_storable(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16 ||
+         dtype == DType::int8_blocks;
 }
 
 }  // namespace
@@ -88,7 +89,7 @@ void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vec
     for (const Tensor& values : {piece.model, piece.exp_avg, piece.exp_avg_sq}) {
       if (!values) continue;
       require(values.elements() == piece.elements(), "a piece whose moments are of another length");
-      require(is_storable(values.dtype), "a piece that is not float32, bfloat16 or float16");
+      require(is_storable(values.dtype), "a piece that is not float32, bfloat16, float16 or int8_blocks");
     }
   }
 }

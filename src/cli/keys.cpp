@@ -25,6 +25,7 @@ std::string key_of(const std::string& field) {
       {"weight_decays", "optimizer.weight_decays"},
       {"lr_factors", "optimizer.lr_factors"},
       {"frozen", "optimizer.frozen"},
+      {"precision.frozen", "lora.base_dtype"},
       {"precision.master", "optimizer.master_dtype"},
       {"precision.moment", "optimizer.moment_dtype"},
       {"precision.gradient_shard", "optimizer.gradient_dtype"},

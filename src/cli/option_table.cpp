@@ -113,8 +113,9 @@ Table lora_options(train::Config& c) {
        {.name = "REGEX"}},
       {"lora.scaling", one_of(c.lora.scaling),
        "scaling factor of adapters. standard: alpha / rank; rslora: alpha / sqrt(rank)"},
-      {"lora.base_dtype", one_of(c.lora.base_dtype, {DType::bfloat16, DType::float32}),
-       "dtype in which the frozen base is kept and all-gathered; what model.weights has more is rounded away"},
+      {"lora.base_dtype", one_of(c.lora.base_dtype, {DType::bfloat16, DType::float32, DType::int8_blocks}),
+       "dtype in which the frozen base is kept and all-gathered; what model.weights has more is rounded away. int8: the "
+       "matrices of the blocks, with a scale for each 128 elements; all else in bfloat16"},
       {"lora.weights",
        spelled_weights(c.lora.weights),
        "initial adapters: random (A uniform, B zero), a folder that PEFT or llampi export --adapter wrote, a checkpoint of a "

@@ -25,6 +25,12 @@ std::vector<int> blocks_of_layers(const model::Model& model, const std::vector<m
   return blocks;
 }
 
+std::vector<bool> frozen_parameters(const EngineOptions& options) {
+  std::vector<bool> frozen;
+  for (const auto& group : options.groups) frozen.push_back(group.frozen);
+  return frozen;
+}
+
 }  // namespace
 
 StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups) {
@@ -37,6 +43,14 @@ StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups) {
           .nodes = groups.nodes};
 }
 
+int parameter_without_whole_blocks(const model::Model& model, const EngineOptions& options) {
+  const auto kept = kept_in_int8(model, frozen_parameters(options));
+  for (std::size_t p = 0; p < kept.size(); ++p) {
+    if (kept[p] && model.parameters()[p].elements() % kInt8BlockElements != 0) return static_cast<int>(p);
+  }
+  return -1;
+}
+
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,
                             const device::OperationSizes& sizes, comm::Backend backend) {
   check_sum_order(step_shape(options, groups), options.precision, backend, options.reduction);
@@ -44,12 +58,13 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
   for (const auto& layer : model.layers()) {
     compiled.specs.push_back(layer->spec(options.batch, options.precision.compute, sizes));
   }
-  std::vector<bool> frozen;
-  for (const auto& group : options.groups) frozen.push_back(group.frozen);
   const bool divides_state = options.training && options.shard_optimizer_over_replicas;
   require(!divides_state || !options.offload.params, "replicas gather updated shards on the device");
-  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen,
-                        divides_state ? groups.replica_count() : 1);
+  require(!options.precision.int8_base || !options.saves_frozen, "what is kept in 8 bits is not saved");
+  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(),
+                        {.frozen = frozen_parameters(options),
+                         .int8_base = options.precision.int8_base,
+                         .state_parts = divides_state ? groups.replica_count() : 1});
   compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
   ProgramSpec spec{.parameters = model.parameters(),

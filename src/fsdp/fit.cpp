@@ -110,14 +110,21 @@ Changes state_over_replicas(const EngineOptions& options, int replicas) {
            [](EngineOptions& o) { o.shard_optimizer_over_replicas = true; }}};
 }
 
-/// The state in bfloat16, one part after another. Combinations that a configuration may not have are left
-/// out.
-Changes narrower_state(const EngineOptions& options) {
+/// A frozen base in 8 bits; then the state in bfloat16, one part after another. Combinations that a configuration may not have
+/// are left out.
+Changes narrower_state(const model::Model& model, const EngineOptions& options) {
   constexpr DType kNarrow = DType::bfloat16;
   const std::string narrow = to_string(kNarrow);
   const Precision& now = options.precision;
   Changes changes;
   if (!options.training) return changes;
+  if (now.frozen && !now.int8_base && !options.saves_frozen &&
+      parameter_without_whole_blocks(model, options) < 0) {
+    changes.push_back({{{"precision.frozen", to_string(DType::int8_blocks)}}, [](EngineOptions& o) {
+                         o.precision.frozen = DType::bfloat16;
+                         o.precision.int8_base = true;
+                       }});
+  }
   if (now.moment != kNarrow) {
     changes.push_back(
         {{{"precision.moment", narrow}}, [](EngineOptions& o) { o.precision.moment = kNarrow; }});
@@ -201,7 +208,8 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 /// The first that fits, in the order that find_fit() promises.
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options),
-                others = other_changes(q.options, fp8_tokens(q) > 1), narrow = narrower_state(q.options),
+                others = other_changes(q.options, fp8_tokens(q) > 1),
+                narrow = narrower_state(q.model, q.options),
                 parts = state_over_replicas(q.options, q.groups.replica_count());
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full

@@ -12,19 +12,24 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
+DType gathered_dtype(const Unit& unit, const Precision& precision) {
+  if (unit.fp8) return DType::float8_e4m3fn;
+  return unit.int8 ? DType::int8_blocks : precision.gathered(unit.frozen);
+}
+
 Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<model::Parameter>& all,
-               int shards, int state_parts) {
+               int shards, int state_parts, std::int64_t alignment) {
   Unit unit;
   unit.name = std::move(name);
   unit.shards = shards;
   unit.state_parts = state_parts;
   std::int64_t end = 0;
   for (const int p : parameters) {
-    if (!all[p].fused_with_previous) end = round_up(end, kAlignment);
+    if (!all[p].fused_with_previous) end = round_up(end, alignment);
     unit.parameters.push_back({p, end, all[p].elements()});
     end += all[p].elements();
   }
-  unit.shard_elements = round_up((end + shards - 1) / shards, kAlignment * state_parts);
+  unit.shard_elements = round_up((end + shards - 1) / shards, alignment * state_parts);
   return unit;
 }
 

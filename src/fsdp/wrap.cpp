@@ -177,6 +177,31 @@ std::vector<bool> read_in_fp8(const std::vector<model::LayerSpec>& specs, std::s
   return result;
 }
 
+/// What a Unit's parameters have in common, besides that they are frozen.
+enum class Kind : std::uint8_t { plain, fp8, int8 };
+constexpr std::array kKinds = {Kind::plain, Kind::fp8, Kind::int8};
+
+std::vector<Kind> kinds_of(const model::Model& model, const std::vector<model::LayerSpec>& specs,
+                           const Keeping& keeping) {
+  const std::size_t parameters = model.parameters().size();
+  const auto fp8 = read_in_fp8(specs, parameters);
+  std::vector<bool> int8(parameters, false);
+  if (keeping.int8_base) int8 = kept_in_int8(model, keeping.frozen);
+  std::vector<Kind> kinds;
+  for (std::size_t p = 0; p < parameters; ++p) {
+    require(!fp8[p] || !int8[p], "what is multiplied in 8 bits is not kept in blocks of them");
+    kinds.push_back(fp8[p] ? Kind::fp8 : int8[p] ? Kind::int8 : Kind::plain);
+  }
+  return kinds;
+}
+
+/// " (frozen, fp8)"; of what is as usual none.
+std::string suffix_of(bool frozen, Kind kind) {
+  const char* const bits = kind == Kind::fp8 ? "fp8" : kind == Kind::int8 ? "int8" : "";
+  if (!frozen) return kind == Kind::plain ? "" : fmt::format(" ({})", bits);
+  return kind == Kind::plain ? " (frozen)" : fmt::format(" (frozen, {})", bits);
+}
+
 /// Per parameter: when the layers use it first. One that no layer uses comes last.
 std::vector<int> first_uses(const std::vector<model::LayerSpec>& specs, std::size_t parameters) {
   std::vector<int> first(parameters, std::numeric_limits<int>::max());
@@ -189,10 +214,22 @@ std::vector<int> first_uses(const std::vector<model::LayerSpec>& specs, std::siz
 
 }  // namespace
 
+std::vector<bool> kept_in_int8(const model::Model& model, const std::vector<bool>& frozen) {
+  const auto& modules = model.modules();
+  auto result = separable(model.parameters(), frozen);
+  for (std::size_t p = 0; p < result.size(); ++p) {
+    const auto& parameter = model.parameters()[p];
+    int m = parameter.module;
+    while (m >= 0 && modules[m].type != model.block_type()) m = modules[m].parent;
+    result[p] = result[p] && m >= 0 && parameter.shape.size() == 2;
+  }
+  return result;
+}
+
 std::vector<Unit> wrap(const model::Model& model, const std::vector<model::LayerSpec>& specs,
-                       const WrapOptions& options, int shards, const std::vector<bool>& frozen,
-                       int state_parts) {
+                       const WrapOptions& options, int shards, const Keeping& keeping) {
   const auto& parameters = model.parameters();
+  const auto& frozen = keeping.frozen;
   require(frozen.empty() || frozen.size() == parameters.size(), "which parameters are frozen");
   auto keys = keys_of_parameters(model, select(model, options));
   if (options.policy == WrapPolicy::transformer) split_root(specs, keys);
@@ -218,7 +255,7 @@ std::vector<Unit> wrap(const model::Model& model, const std::vector<model::Layer
 
   std::vector<Unit> units;
   const auto without_gradient = separable(parameters, frozen);
-  const auto fp8 = read_in_fp8(specs, parameters.size());
+  const auto kinds = kinds_of(model, specs, keeping);
   for (const int key : order) {
     const auto& list = members.at(key).parameters;
     const bool side_of_root = key < 0 && options.policy == WrapPolicy::transformer;
@@ -227,16 +264,17 @@ std::vector<Unit> wrap(const model::Model& model, const std::vector<model::Layer
     if (name.empty()) name = "root";
     bool follows = false;
     for (const bool is_frozen : {false, true}) {
-      for (const bool is_fp8 : {false, true}) {
+      for (const Kind kind : kKinds) {
         std::vector<int> part;
         std::ranges::copy_if(list, std::back_inserter(part),
-                             [&](int p) { return without_gradient[p] == is_frozen && fp8[p] == is_fp8; });
+                             [&](int p) { return without_gradient[p] == is_frozen && kinds[p] == kind; });
         if (part.empty()) continue;
-        const char* const kind =
-            is_frozen ? (is_fp8 ? " (frozen, fp8)" : " (frozen)") : (is_fp8 ? " (fp8)" : "");
-        units.push_back(make_unit(name + kind, part, parameters, shards, is_frozen ? 1 : state_parts));
+        units.push_back(make_unit(name + suffix_of(is_frozen, kind), part, parameters, shards,
+                                  is_frozen ? 1 : keeping.state_parts,
+                                  kind == Kind::int8 ? kInt8Alignment : kAlignment));
         units.back().frozen = is_frozen;
-        units.back().fp8 = is_fp8;
+        units.back().fp8 = kind == Kind::fp8;
+        units.back().int8 = kind == Kind::int8;
         units.back().follows = std::exchange(follows, true);
       }
     }

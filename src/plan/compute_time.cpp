@@ -299,7 +299,7 @@ class StepCounter {
     const fsdp::Buffer& buffer = program_[operand.buffer];
     const auto place =
         kArenaAddress * (static_cast<std::uintptr_t>(buffer.arena) + 1) +
-        static_cast<std::uintptr_t>(buffer.offset + operand.part.offset * size_of(buffer.dtype));
+        static_cast<std::uintptr_t>(buffer.offset + bytes_of(buffer.dtype, operand.part.offset));
     auto* const data = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)
     if (operand.part.own != fsdp::Own::none) {
       const int parts = operand.part.own == fsdp::Own::shard ? shards_ : replicas_;

@@ -120,8 +120,7 @@ std::vector<UnitReport> report_units(const model::Model& model, const std::vecto
       report.elements += parameter.elements();
     }
     report.float32_bytes = report.elements * size_of(DType::float32);
-    report.param_bytes =
-        report.elements * size_of(unit.fp8 ? DType::float8_e4m3fn : precision.gathered(unit.frozen));
+    report.param_bytes = bytes_of(fsdp::gathered_dtype(unit, precision), report.elements);
     report.shard_elements = unit.shard_elements;
     report.padding = unit.flat_elements() - report.elements;
     report.frozen = unit.frozen;

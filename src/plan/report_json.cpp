@@ -171,6 +171,8 @@ Json report_json(const PlanReport& r) {
           {"global_batch", r.global_batch()},
           {"param_dtype", to_string(r.precision.param)},
           {"frozen_dtype", to_string(r.precision.gathered(true))},
+          {"frozen_matrix_dtype",
+           to_string(r.precision.int8_base ? DType::int8_blocks : r.precision.gathered(true))},
           {"compute_dtype", to_string(r.precision.compute)},
           {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},
           {"fp8_scales", r.fp8 ? nlohmann::json(word_of(*r.fp8)) : nlohmann::json()},

@@ -118,6 +118,7 @@ std::optional<model::LoraConfig> lora_config(const Config& c) {
   if (c.lora.rank == 0) {
     if (c.lora.weights) throw_user_error("lora.weights = {} needs lora.rank", *c.lora.weights);
     if (c.lora.dropout > 0) throw_user_error("lora.dropout = {} needs lora.rank", c.lora.dropout);
+    if (c.lora.base_dtype == DType::int8_blocks) throw_user_error("lora.base_dtype = int8 needs lora.rank");
     return std::nullopt;
   }
   return model::LoraConfig{.rank = c.lora.rank,
@@ -154,6 +155,21 @@ void require_fp8_products(const Config& config, const device::GpuProperties& gpu
       "fsdp.fp8_scales = tensor");
 }
 
+namespace {
+
+void check_int8_base(const model::Model& model, const fsdp::EngineOptions& options) {
+  if (!options.precision.int8_base) return;
+  const int bad = fsdp::parameter_without_whole_blocks(model, options);
+  if (bad < 0) return;
+  const auto& parameter = model.parameters()[static_cast<std::size_t>(bad)];
+  throw_user_error(
+      "lora.base_dtype = int8 keeps matrices in blocks of {} elements, and {} has {}, no multiple of that; use "
+      "lora.base_dtype = bfloat16",
+      kInt8BlockElements, parameter.name, parameter.elements());
+}
+
+}  // namespace
+
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);
@@ -179,7 +195,8 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
     options.graph = c.run.cuda_graph == StepGraph::automatic;
   }
   if (c.lora.rank > 0) {
-    options.precision.frozen = c.lora.base_dtype;
+    options.precision.int8_base = c.lora.base_dtype == DType::int8_blocks;
+    options.precision.frozen = options.precision.int8_base ? DType::bfloat16 : c.lora.base_dtype;
     options.saves_frozen = false;
   }
   options.precision.reduce = c.fsdp.reduce_dtype;
@@ -202,6 +219,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
                                                                 .weight_decays = c.optimizer.weight_decays,
                                                                 .lr_factors = c.optimizer.lr_factors,
                                                                 .frozen = c.optimizer.frozen});
+  check_int8_base(model, options);
   return options;
 }
 

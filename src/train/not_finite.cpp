@@ -13,6 +13,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/infer/session.hpp"
 
 namespace llampi::train {
@@ -29,6 +30,8 @@ bool is_finite(const std::byte* data, DType dtype, std::int64_t i) {
       return std::isfinite(from_bfloat16(halves[i]));
     case DType::float16:
       return std::isfinite(from_float16(halves[i]));
+    case DType::int8_blocks:
+      return std::isfinite(reinterpret_cast<const Int8Block*>(data)[i / kInt8BlockElements].scale);
     default:
       return std::isfinite(reinterpret_cast<const float*>(data)[i]);
   }

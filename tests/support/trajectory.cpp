@@ -10,6 +10,7 @@
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/model/llama.hpp"
@@ -70,6 +71,10 @@ std::vector<double> read(device::Device& device, const Tensor& tensor) {
 void write(device::Device& device, const Tensor& tensor, const std::vector<double>& values) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
   auto* halves = reinterpret_cast<std::uint16_t*>(bytes.data());
+  if (tensor.dtype == DType::int8_blocks) {
+    const std::vector<float> singles(values.begin(), values.end());
+    to_int8_blocks(singles.data(), tensor.elements(), reinterpret_cast<Int8Block*>(bytes.data()));
+  }
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto single = static_cast<float>(values[i]);
     if (tensor.dtype == DType::float64) reinterpret_cast<double*>(bytes.data())[i] = values[i];
@@ -81,12 +86,20 @@ void write(device::Device& device, const Tensor& tensor, const std::vector<doubl
   device.synchronize(device::Stream::compute);
 }
 
-void set_initial(device::Device& device, const oracle::Fixture& fixture, Engine& engine) {
+void set_initial(device::Device& device, const oracle::Fixture& fixture, const TrajectoryOptions& options,
+                 Engine& engine) {
   for (const auto& piece : engine.pieces_to_load()) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
     std::vector<double> values;
-    for (std::int64_t i = 0; i < piece.master.elements(); ++i)
-      values.push_back(fixture.initial_value(parameter, piece.begin + i));
+    if (options.change_initial) {
+      for (std::int64_t i = 0; i < parameter.elements(); ++i)
+        values.push_back(fixture.initial_value(parameter, i));
+      options.change_initial(parameter, values);
+      values = {values.begin() + piece.begin, values.begin() + piece.begin + piece.master.elements()};
+    } else {
+      for (std::int64_t i = 0; i < piece.master.elements(); ++i)
+        values.push_back(fixture.initial_value(parameter, piece.begin + i));
+    }
     write(device, piece.master, values);
   }
 }
@@ -118,6 +131,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.offload = options.offload;
   result.graph = options.graph;
   result.snapshot = options.snapshot;
+  result.saves_frozen = options.saves_frozen;
   auto rules = fixture.rules;
   if (!options.frozen.empty()) rules.frozen = options.frozen;
   result.groups = optim::parameter_groups(model.parameters(), rules);
@@ -173,7 +187,7 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
       engine_(std::make_unique<Engine>(*model_, device(), options.machine ? options.machine->host : *device_,
                                        options.machine ? options.machine->world : world,
                                        engine_options(fixture, options, slots_, *model_))) {
-  set_initial(device(), fixture, *engine_);
+  set_initial(device(), fixture, options, *engine_);
   if (options.observed)
     engine_->observe(
         [this](const Action&, int, Moment moment, double) { observed_ += moment == Moment::end; });

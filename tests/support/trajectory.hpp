@@ -2,6 +2,7 @@
 // Training of an oracle case on the ranks of the test's world.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,19 +42,23 @@ struct TrajectoryOptions {
   bool without_fp8 = false;  ///< though the fixture has products in 8 bits
   fsdp::WrapOptions wrap = {};
   fsdp::Offload offload = {};
-  std::string frozen = {};     ///< besides what the fixture's rules say
+  std::string frozen = {};  ///< besides what the fixture's rules say
+  /// Of a whole parameter's initial values; none: they stay as the fixture has them.
+  std::function<void(const model::Parameter&, std::vector<double>&)> change_initial = {};
   Machine* machine = nullptr;  ///< null: a CPU device
   bool observed = false;       ///< somebody watches each action, as the trace does
   bool graph = false;          ///< EngineOptions::graph
   bool snapshot = false;       ///< EngineOptions::snapshot
+  bool saves_frozen = true;    ///< EngineOptions::saves_frozen
   std::int64_t dp_room = 0;    ///< BatchShape::dp_room
   int drop = 0;  ///< each step is begun, dropped before its micro-batch of this index, and redone
 };
 
 struct Trajectory {
   std::vector<double> losses, grad_norms;
-  std::map<std::string, std::vector<double>> final_parameters;  ///< whole, on every rank
-  std::int64_t fp8_saturated = 0;                               ///< of this rank
+  /// Whole, on every rank; without `saves_frozen` zeros of what is frozen.
+  std::map<std::string, std::vector<double>> final_parameters;
+  std::int64_t fp8_saturated = 0;  ///< of this rank
 };
 
 /// Whole parameters on every rank, from the ranks' pieces. Collective.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// float32 values on their way between a file and a tensor of 16 or 32 bits in any memory.
+// float32 values on their way between a file and a tensor of 16 or 32 bits, or of blocks of 8 bits, in any memory.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Staging {
   const float* fetch(const Tensor& part);
   /// Where the new values of a part go, before store(part).
   float* room_for(const Tensor& part) const;
-  /// Puts them into the part, rounded to nearest even if that is of 16 bits.
+  /// Puts them into the part, rounded to nearest even if that is of 16 bits, and to DType::int8_blocks as that says.
   void store(const Tensor& part);
 
  private:
@@ -39,7 +39,7 @@ class Staging {
 
   device::Runtime& device_;
   std::int64_t elements_;
-  device::Memory memory_;  ///< values, then the bits of 16-bit formats
+  device::Memory memory_;  ///< values, then the bits of other formats
 };
 
 }  // namespace llampi::checkpoint

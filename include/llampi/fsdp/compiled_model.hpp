@@ -48,6 +48,9 @@ struct EngineOptions {
 
 StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups);
 
+/// The first parameter that Precision::int8_base would keep in blocks, though it has no whole number of them; -1: there is none.
+int parameter_without_whole_blocks(const model::Model& model, const EngineOptions& options);
+
 struct CompiledModel {
   std::vector<model::LayerSpec> specs;
   std::vector<Unit> units;

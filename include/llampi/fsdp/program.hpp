@@ -116,7 +116,8 @@ class Purpose {
 
   // For the whole run.
   static const Purpose parameter_shard;  ///< of a unit, in the dtype that is gathered
-  static const Purpose master;           ///< likewise; where there is none, the shard is the master
+  static const Purpose int8_shard;       ///< of a unit in int8_blocks
+  static const Purpose master;           ///< as parameter_shard; where there is none, the shard is the master
   static const Purpose exp_avg, exp_avg_sq;
   static const Purpose constant;  ///< a table of the model
   static const Purpose kv_cache;  ///< of a layer, in generation
@@ -153,6 +154,7 @@ class Purpose {
   Category category_;
 };
 inline constexpr Purpose Purpose::parameter_shard{"parameter shard", Category::parameters},
+    Purpose::int8_shard{"int8 parameter shard", Category::parameters},
     Purpose::master{"master parameters", Category::optimizer},
     Purpose::exp_avg{"exp_avg", Category::optimizer}, Purpose::exp_avg_sq{"exp_avg_sq", Category::optimizer},
     Purpose::constant{"constant table", Category::other}, Purpose::kv_cache{"KV cache", Category::other},

@@ -20,6 +20,8 @@ struct Precision {
   DType gradient_shard = DType::float32;
   /// Of frozen units, kept and gathered; none: param.
   std::optional<DType> frozen = {};
+  /// Frozen matrices of blocks are kept and gathered in 8 bits, DType::int8_blocks, and cast to `compute` for each use.
+  bool int8_base = false;
 
   DType gathered(bool is_frozen) const { return is_frozen ? frozen.value_or(param) : param; }
   /// True if gradients are kept in less than they are computed in.

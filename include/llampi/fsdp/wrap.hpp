@@ -9,7 +9,8 @@
 // - A parameter that several layers use (a tied head) is in one unit, that of the module that holds it.
 // - Units that end up without parameters vanish.
 // Frozen parameters of a unit with trained ones become a Unit of their own that follows it; one that joins a
-// trained one (k between trained q and v) stays with it. So do those that layers read in 8 bits.
+// trained one (k between trained q and v) stays with it. So do those that layers read in 8 bits, and frozen matrices of
+// blocks that are kept in 8 bits.
 #pragma once
 
 #include <cstdint>
@@ -51,18 +52,26 @@ struct WrapOptions {
   std::vector<std::string> modules = {};
 };
 
+/// How parameters are kept, whatever the policy.
+struct Keeping {
+  std::vector<bool> frozen = {};  ///< per parameter; empty: none is
+  bool int8_base = false;         ///< Precision::int8_base
+  int state_parts = 1;            ///< Unit::state_parts of those that are trained
+};
+
 /// Units in the order of first use by the layers, each with its parameters in ascending order. A unit is
 /// named after the wrapped module, the root's is "root", those of the root's two sides are named after the
 /// module of their first parameter.
 /// @param specs those of the layers, in order; only `parameters` and `fp8_weights` are read
 /// @param shards ranks among which each unit is divided
-/// @param frozen per parameter; empty: none is
-/// @param state_parts Unit::state_parts of those that are trained
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if
 /// `min_params` is negative
 std::vector<Unit> wrap(const model::Model& model, const std::vector<model::LayerSpec>& specs,
-                       const WrapOptions& options, int shards, const std::vector<bool>& frozen = {},
-                       int state_parts = 1);
+                       const WrapOptions& options, int shards, const Keeping& keeping = {});
+
+/// Which parameters are kept in 8 bits if the base is: frozen matrices of blocks, unless they join a trained one.
+/// @param frozen per parameter
+std::vector<bool> kept_in_int8(const model::Model& model, const std::vector<bool>& frozen);
 
 /// A table for people: per unit its parameters, elements, bytes in float32, elements per shard, and the
 /// elements of padding in all shards together. Ends with a line of totals.

@@ -10,8 +10,8 @@
 //       ranks of a shard group, number of such groups, both written out for people
 //   micro_batch, seq_len, micro_batches, global_batch
 //       sequences, tokens, micro-batches of a step; sequences of a step over all ranks
-//   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), fp8_scales ("tensor" or
-//   "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
+//   param_dtype, frozen_dtype, frozen_matrix_dtype (in blocks: "int8", or frozen_dtype), compute_dtype, product_dtype ("fp8", or
+//   compute_dtype), fp8_scales ("tensor" or "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
 //       activation.checkpointing and activation.offload, as chosen where they are auto; the extra matrix operations
 //       of the first, as a fraction, at most; the time that the second waits for copies, as a fraction of the time of

@@ -25,7 +25,7 @@ Buffer on_host(Buffer buffer) {
 }
 
 Buffer shaped(Buffer buffer) {
-  if (buffer.bytes == 0) buffer.bytes = buffer.elements() * size_of(buffer.dtype);
+  if (buffer.bytes == 0) buffer.bytes = bytes_of(buffer.dtype, buffer.elements());
   return buffer;
 }
 
@@ -52,7 +52,7 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
                      .uploaded = state_placement(spec.precision, spec.offload).host_shard,
                      .gathered = unit.shards > 1,
                      .fp8 = unit.fp8,
-                     .cast = spec.precision.gathered(unit.frozen) != spec.precision.compute && !unit.fp8,
+                     .cast = gathered_dtype(unit, spec.precision) != spec.precision.compute && !unit.fp8,
                      .reduced = unit.shards > 1 || spec.replicas > 1 || shortens || tree,
                      .cast_gradient = spec.precision.reduce != written});
   }
@@ -138,7 +138,7 @@ void BufferTable::add_states() {
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
     const Unit& unit = spec_.units[u];
     const auto keep = [&](Purpose purpose, DType dtype, bool host) {
-      const bool shared = purpose == Purpose::parameter_shard;
+      const bool shared = purpose == Purpose::parameter_shard || purpose == Purpose::int8_shard;
       Buffer buffer = of_unit(purpose, u, dtype, shared ? unit.shard_elements : unit.part_elements());
       buffer.arena = host_or_device(host);
       return persistent(buffer);
@@ -146,9 +146,11 @@ void BufferTable::add_states() {
     auto& state = program_.persistent.units.emplace_back();
     // What is cast to 8 bits can be cast from the master, if that is on the device.
     const bool from_master = unit.fp8 && !unit.frozen && !placement_.host_master;
+    const DType kept = unit.int8     ? DType::int8_blocks
+                       : from_master ? precision.master
+                                     : precision.gathered(unit.frozen);
     state.master = state.shard =
-        keep(Purpose::parameter_shard, from_master ? precision.master : precision.gathered(unit.frozen),
-             placement_.host_shard);
+        keep(unit.int8 ? Purpose::int8_shard : Purpose::parameter_shard, kept, placement_.host_shard);
     if (unit.frozen) continue;
     if (placement_.own_master && !from_master)
       state.master = keep(Purpose::master, precision.master, placement_.host_master);
@@ -216,8 +218,7 @@ BufferId BufferTable::transposed(int weight) {
 BufferId BufferTable::unsharded(int unit, Pass pass) {
   const Unit& of = spec_.units[unit];
   return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
-    return of_unit(Purpose::unsharded_params, unit,
-                   of.fp8 ? DType::float8_e4m3fn : spec_.precision.gathered(of.frozen), of.flat_elements());
+    return of_unit(Purpose::unsharded_params, unit, gathered_dtype(of, spec_.precision), of.flat_elements());
   });
 }
 

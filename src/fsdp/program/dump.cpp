@@ -13,7 +13,7 @@ namespace {
 
 std::int64_t bytes_of(const Buffer& buffer, const Operand& operand) {
   if (operand.part.whole() || operand.part.own != Own::none) return buffer.bytes;
-  return operand.part.rows * operand.part.cols * size_of(buffer.dtype);
+  return bytes_of(buffer.dtype, operand.part.rows * operand.part.cols);
 }
 
 std::string format_operand(const Program& program, const OperandLine& line) {

@@ -13,6 +13,12 @@ Accumulate accumulate_of(const Call& call) {
   return call.access(Slot::output) == Access::both && !in_place ? Accumulate::yes : Accumulate::no;
 }
 
+/// What travels as it is: groups know no blocks.
+Tensor as_words(Tensor tensor) {
+  if (tensor.dtype != DType::int8_blocks) return tensor;
+  return {tensor.data, DType::int32, 1, tensor.bytes() / size_of(DType::int32)};
+}
+
 }  // namespace
 
 void reduce_values(const RankContext& rank, comm::Group& group, device::Stream stream, Call& call,
@@ -32,7 +38,8 @@ void reduce_values(const RankContext& rank, comm::Group& group, device::Stream s
 void add_collectives(Operations& operations, const RankContext& rank) {
   operations.add(Op::unshard, [&rank](Call& call) {
     call.announce();
-    return rank.shards.all_gather(call[Slot::input], call[Slot::output], call.action.stream);
+    return rank.shards.all_gather(as_words(call[Slot::input]), as_words(call[Slot::output]),
+                                  call.action.stream);
   });
   operations.add(Op::reduce, [&rank](Call& call) {
     call.announce();

@@ -5,6 +5,7 @@
 
 #include "fsdp/state/views.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::fsdp {
@@ -34,6 +35,26 @@ void fill_from_host(device::Device& device, Tensor target, const Value& value) {
   }
 }
 
+void fill_normal(device::Device& device, device::Device& host, const StatePiece& piece,
+                 const device::op::RandomNormal& of) {
+  if (piece.master.dtype != DType::int8_blocks) return (piece.in_host_memory ? host : device).run(of);
+  // Drawn by the host, and cast to blocks.
+  constexpr std::int64_t kPart = std::int64_t{1} << 20;
+  const std::int64_t room = std::min(kPart, piece.master.elements());
+  std::vector<float> values(static_cast<std::size_t>(room));
+  std::vector<Int8Block> blocks(static_cast<std::size_t>(room / kInt8BlockElements));
+  for (std::int64_t begin = 0; begin < piece.master.elements(); begin += kPart) {
+    const Tensor part = piece.master.slice(begin, std::min(begin + kPart, piece.master.elements()));
+    host.run(device::op::RandomNormal{.stream = of.stream,
+                                      .first = of.first + begin,
+                                      .standard_deviation = of.standard_deviation,
+                                      .out = tensor(values.data(), 1, part.elements())});
+    to_int8_blocks(values.data(), part.elements(), blocks.data());
+    device.upload(part, blocks.data(), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+  }
+}
+
 /// In [-bound, bound): 24 bits of the stream for each logical element.
 void fill_uniform(device::Device& device, const StatePiece& piece, double bound, const RandomStream& stream) {
   fill_from_host(device, piece.master, [&](std::int64_t i) {
@@ -51,11 +72,11 @@ void fill_with_initial_values(const model::Model& model, device::Device& device,
     const RandomStream stream(seed, "init " + parameter.name);
     switch (parameter.initializer.kind) {
       case model::Initializer::Kind::normal:
-        (piece.in_host_memory ? host : device)
-            .run(device::op::RandomNormal{.stream = stream,
-                                          .first = piece.begin,
-                                          .standard_deviation = parameter.initializer.standard_deviation,
-                                          .out = piece.master});
+        fill_normal(device, host, piece,
+                    {.stream = stream,
+                     .first = piece.begin,
+                     .standard_deviation = parameter.initializer.standard_deviation,
+                     .out = piece.master});
         break;
       case model::Initializer::Kind::ones:
         fill_from_host(device, piece.master, [](std::int64_t) { return 1.0F; });

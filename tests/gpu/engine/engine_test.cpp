@@ -11,6 +11,7 @@
 #include "llampi/fsdp/wrap.hpp"
 #include "support/documents_apart.hpp"
 #include "support/expect_trajectory.hpp"
+#include "support/int8_base.hpp"
 #include "support/trajectory.hpp"
 #include "support/world_over.hpp"
 
@@ -137,6 +138,34 @@ TEST_F(GpuEngine, AdaptersHaveTheSameBitsInAnyOrderAndPlace) {
   fixture.lora->dropout = 0.25;
   fixture.training.steps = 3;  // issued, captured, replayed
   expect_same_bits_in_any_order_and_place(fixture);
+}
+
+// In float32 the numbers of the CPU, in bfloat16 those of a base that was rounded before: to blocks, and then to bfloat16.
+TEST_F(GpuEngine, ABaseIn8BitsIsARoundedBase) {
+  auto fixture = int8_fixture();
+  fixture.training.steps = 3;  // issued, captured, replayed
+  TrajectoryOptions options{.accumulation = 2, .saves_frozen = false};
+  options.precision = {.frozen = DType::bfloat16, .int8_base = true};
+  const auto expected = run_trajectory(test_world(), fixture, options);
+  options.poison = options.graph = true;
+  next_order();
+  expect_near(run(fixture, options), expected, kFloat32Tolerance);
+
+  options.precision.param = options.precision.compute = DType::bfloat16;
+  const auto in_int8 = run(fixture, options);
+  auto before = options;
+  before.precision.int8_base = false;
+  before.change_initial = [](const model::Parameter& parameter, std::vector<double>& values) {
+    round_base(parameter, values);  // what is written to a base in bfloat16 is rounded to that
+  };
+  expect_same_bits(run(fixture, before), in_int8, "rounded before");
+  for (const auto strategy : {fsdp::Strategy::no_shard, fsdp::Strategy::shard_grad_op}) {
+    options.strategy = strategy;
+    options.checkpointing = fsdp::Checkpointing::full;
+    options.offload = {.optimizer = true, .params = strategy == fsdp::Strategy::shard_grad_op};
+    next_order();
+    expect_same_bits(in_int8, run(fixture, options), to_string(strategy));
+  }
 }
 
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {

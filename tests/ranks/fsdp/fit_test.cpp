@@ -38,7 +38,8 @@ struct LlamaSize {
   std::int64_t hidden = 64, feed_forward = 128, layers = 4, heads = 4, key_value_heads = 4;
 };
 
-std::unique_ptr<model::Model> llama(const LlamaSize& size = {}) {
+std::unique_ptr<model::Model> llama(const LlamaSize& size = {},
+                                    const std::optional<model::LoraConfig>& lora = {}) {
   model::LlamaConfig config;
   config.vocab_size = 100;
   config.hidden_size = size.hidden;
@@ -48,7 +49,7 @@ std::unique_ptr<model::Model> llama(const LlamaSize& size = {}) {
   config.key_value_heads = size.key_value_heads;
   config.head_dim = size.hidden / size.heads;
   config.max_position_embeddings = 4096;
-  return model::make_llama(config);
+  return model::make_llama(config, {}, lora);
 }
 
 class Fit : public ::testing::Test {
@@ -335,6 +336,35 @@ TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
   options_.checkpointing = Checkpointing::none;
   EXPECT_THAT(refusal(device, device),
               ::testing::EndsWith("; it would fit with batch.sequences = 1 and checkpointing = full"));
+}
+
+TEST_F(Fit, ABaseIn8BitsIsAdvisedBeforeAShorterState) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  options_.precision.frozen = DType::bfloat16;
+  options_.saves_frozen = false;
+  const EngineOptions original = options_;
+  // Of matrices of 1600 elements none is kept in whole blocks.
+  for (const bool whole_blocks : {true, false}) {
+    options_ = original;
+    model_ = llama(whole_blocks ? LlamaSize{} : LlamaSize{.hidden = 40, .layers = 8},
+                   model::LoraConfig{.rank = 2});
+    use(*model_);
+    EXPECT_EQ(parameter_without_whole_blocks(*model_, options_) < 0, whole_blocks);
+    EngineOptions narrow = options_;
+    if (whole_blocks) {
+      narrow.precision.int8_base = true;
+    } else {
+      narrow.precision.moment = DType::bfloat16;
+    }
+    EXPECT_LT(sum(arenas(narrow)), sum(arenas(options_)));
+    SmallDevice device(sum(arenas(narrow)));
+    EXPECT_THAT(refusal(device, device),
+                EndsWith(whole_blocks ? "; it would fit with precision.frozen = int8"
+                                      : "; it would fit with precision.moment = bfloat16"));
+    options_ = narrow;
+    EXPECT_EQ(refusal(device, device), "");
+  }
 }
 
 TEST_F(Fit, AdvisesNoCombinationThatIsRefused) {

@@ -7,7 +7,9 @@
 #include <numeric>
 
 #include "llampi/core/half.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "support/expect_trajectory.hpp"
+#include "support/int8_base.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::test {
@@ -91,6 +93,66 @@ TEST_F(Precisions, AFrozenBaseInBfloat16IsTheSameWhereverItIs) {
         expect_same_bits(plain, run_trajectory(world_, fixture, options), to_string(options.strategy));
       }
     }
+  }
+}
+
+// As if the base had been rounded before, and kept as it then is.
+TEST_F(Precisions, ABaseIn8BitsIsARoundedBaseWhereverItIs) {
+  const oracle::Fixture fixture = int8_fixture();
+  TrajectoryOptions base{.poison = true, .saves_frozen = false};
+  const auto unrounded = run_trajectory(world_, fixture, base);
+  base.change_initial = round_base;
+  const auto rounded = run_trajectory(world_, fixture, base);
+  EXPECT_NE(rounded.losses.back(), unrounded.losses.back());
+  base.change_initial = {};
+  base.precision = {.frozen = DType::bfloat16, .int8_base = true};
+  const std::vector<WrapOptions> wraps = {
+      {},
+      {.policy = WrapPolicy::none},
+      {.policy = WrapPolicy::modules, .modules = {"LlamaAttention", "\\.mlp$", "lora_"}},
+      {.policy = WrapPolicy::size, .min_params = 5000}};
+  std::size_t turn = 0;
+  for (auto options : strategies(base)) {
+    for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
+      options.checkpointing = checkpointing;
+      options.offload = kOffloads.at(++turn % kOffloads.size());
+      options.wrap = wraps.at(turn % wraps.size());
+      if (options.strategy == Strategy::hybrid_shard) {  // another order of sums
+        auto before = options;
+        before.precision = {}, before.change_initial = round_base;
+        expect_same_bits(run_trajectory(world_, fixture, before), run_trajectory(world_, fixture, options),
+                         "hybrid_shard");
+      } else {
+        expect_same_bits(rounded, run_trajectory(world_, fixture, options), to_string(options.strategy));
+      }
+    }
+  }
+}
+
+TEST_F(Precisions, InitialValuesIn8BitsAreThoseOfFloat32Rounded) {
+  const oracle::Fixture fixture = int8_fixture();
+  TrainingRun wide(world_, fixture, {});
+  wide.engine().initialise(3);
+  auto expected = whole_parameters(world_, wide.device(), wide.engine());
+  for (const auto& parameter : wide.engine().model().parameters())
+    round_base(parameter, expected[parameter.name]);
+  for (const bool params : {false, true}) {
+    TrainingRun narrow(world_, fixture,
+                       {.precision = {.frozen = DType::bfloat16, .int8_base = true},
+                        .offload = {.optimizer = params, .params = params},
+                        .saves_frozen = false});
+    narrow.engine().initialise(3);
+    std::int64_t compared = 0;
+    for (const auto& piece : narrow.engine().pieces_to_load()) {
+      if (piece.master.dtype != DType::int8_blocks) continue;
+      std::vector<float> values(static_cast<std::size_t>(piece.master.elements()));
+      from_int8_blocks(static_cast<const Int8Block*>(piece.master.data), piece.master.elements(),
+                       values.data());
+      const auto& name = narrow.engine().model().parameters()[static_cast<std::size_t>(piece.parameter)].name;
+      for (std::size_t i = 0; i < values.size(); ++i, ++compared)
+        ASSERT_EQ(values[i], expected[name][static_cast<std::size_t>(piece.begin) + i]) << name << i;
+    }
+    EXPECT_GT(compared, 0);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "ranks/train/run_fixture.hpp"
+#include "support/int8_base.hpp"
 
 namespace llampi::test {
 namespace {
@@ -19,7 +20,10 @@ using ::testing::HasSubstr;
 
 class Lora : public Train {
  protected:
-  Lora() {
+  /// @param model config.json
+  explicit Lora(const std::string& model = model_json()) {
+    if (world().rank() == 0) std::ofstream(folder_ / "config.json") << model;
+    world().barrier();
     auto base = config("base");
     base.train.steps = 4;
     run(base);
@@ -191,6 +195,103 @@ TEST_F(Lora, StartsFromOtherAdapters) {
   second.lora.weights = (folder_ / "a").string();
   second.lora.alpha = 8;
   EXPECT_THAT(refusal(second), AllOf(HasSubstr("lora.alpha"), HasSubstr("use 16")));
+}
+
+// ---- a base in 8 bits ----
+
+class Int8Base : public Lora {
+ protected:
+  Int8Base() : Lora(model_of_whole_blocks()) {}
+
+  Config int8(const std::string& name) const {
+    Config c = lora(name);
+    c.lora.base_dtype = DType::int8_blocks;
+    c.data.eval = (folder_ / "eval.h5").string();
+    c.train.eval_every = 4;
+    return c;
+  }
+
+  /// Another base: what a run with this one in 8 bits reads.
+  std::string rounded_base() const {
+    const auto summary = checkpoint::read_checkpoint_summary(base_);
+    const auto values = tensors("base", 4);
+    std::vector<std::vector<float>> rounded;
+    std::vector<checkpoint::TensorPiece> pieces;
+    auto infos = summary.tensors;
+    for (std::size_t t = 0; t < infos.size(); ++t) {
+      infos[t].optimizer = false;
+      auto& of_tensor = rounded.emplace_back(values[3 * t]);
+      if (is_kept_in_int8(infos[t].name, infos[t].shape)) {
+        round_to_blocks(of_tensor);
+      } else {
+        for (float& x : of_tensor) x = from_bfloat16(to_bfloat16(x));
+      }
+      if (world().rank() == 0)
+        pieces.push_back(
+            {static_cast<int>(t), 0, tensor(of_tensor.data(), 1, std::ssize(of_tensor)), {}, {}});
+    }
+    const auto file = folder_ / "rounded.h5";
+    checkpoint::save_checkpoint(world(), *device::make_reference_device(), file,
+                                {infos, pieces, {}, summary.texts});
+    return file.string();
+  }
+
+ private:
+  static std::string model_of_whole_blocks() {
+    return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 61,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "max_position_embeddings": 64})";
+  }
+};
+
+TEST_F(Int8Base, IsARoundedBaseInEveryRun) {
+  auto before = int8("before");
+  before.model.weights = rounded_base();
+  before.lora.base_dtype = DType::float32;
+  run(before);
+  run(int8("plain"));
+  EXPECT_EQ(curve("plain"), curve("before"));
+  EXPECT_EQ(tensors("plain", 12), tensors("before", 12));
+  auto in_bfloat16 = int8("bfloat16-base");
+  in_bfloat16.lora.base_dtype = DType::bfloat16;
+  run(in_bfloat16);
+  EXPECT_NE(curve("plain"), curve("bfloat16-base"));
+
+  for (const auto& choice : choices(world().size())) {
+    SCOPED_TRACE(choice.name);
+    auto whole = int8(choice.name);
+    choice.apply(whole);
+    EXPECT_EQ(run(whole), Outcome::done);
+    if (choice.only_scheduling) {
+      EXPECT_EQ(curve(choice.name), curve("plain"));
+      EXPECT_EQ(tensors(choice.name, 12), tensors("plain", 12));
+    }
+    expect_equal_bits_from_step_8(whole, choice.name, "resumed-" + choice.name);
+  }
+}
+
+TEST_F(Int8Base, CheckpointsNameTheBaseAsItIsStored) {
+  run(int8("a"));
+  const auto summary = checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 12));
+  EXPECT_EQ(summary.tensors.size(), 2U * 7 * 2);
+  const auto source = checkpoint::open_checkpoint_weights(base_);
+  EXPECT_EQ(checkpoint::parse_adapter(summary.texts.adapter, "here").base_sums,
+            checkpoint::sums_of_source(world(), *source));
+}
+
+TEST_F(Int8Base, IsRefusedWithoutAdaptersAndWithoutWholeBlocks) {
+  auto whole = config("whole");
+  whole.lora.base_dtype = DType::int8_blocks;
+  EXPECT_EQ(refusal(whole), "lora.base_dtype = int8 needs lora.rank");
+  if (world().rank() == 0) std::ofstream(folder_ / "config.json") << model_json();
+  world().barrier();
+  auto base = config("other");
+  base.train.steps = 4;
+  run(base);
+  auto c = int8("b");
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "other", 4).string();
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr("lora.base_dtype = int8 keeps matrices in blocks of 128 elements"),
+                                HasSubstr("model.layers.0.self_attn.q_proj.weight has 576")));
 }
 
 }  // namespace

@@ -736,6 +736,35 @@ TEST_F(Plan, ExpressesTheBudgetsThatTutorialsGive) {
   EXPECT_NEAR(budget("70b", "bfloat16"), 70.55 * (2 + 2 + 4) / 8, 0.1);
 }
 
+// Llama-3-8B has 32 blocks with 218'103'808 elements in matrices. Where its base is in bfloat16, 16 GiB are not enough.
+TEST_F(Plan, CountsABaseIn8Bits) {
+  const auto planned = [&](const std::string& dtype, int memory) {
+    const Ending ending =
+        run("plan --json --model.config=" LLAMPI_TEST_DATA
+            "/../input/llama3-8b --ranks 1 --device cuda --memory " +
+            std::to_string(memory) +
+            " --lora.rank=16 --lora.targets=proj --data.seq_len=2048 --train.global_batch=16 "
+            "--train.micro_batch=1 --activation.checkpointing=full --lora.base_dtype=" +
+            dtype);
+    return nlohmann::json::parse(ending.out);
+  };
+  const auto bytes_of = [](const nlohmann::json& plan, const std::string& role) {
+    std::int64_t bytes = 0;
+    for (const auto& of : plan["roles"]) bytes += of["role"] == role ? of["bytes"].get<std::int64_t>() : 0;
+    return bytes;
+  };
+  constexpr std::int64_t kMatrices = 32 * std::int64_t{218'103'808};
+  const auto narrow = planned("int8", 12), wide = planned("bfloat16", 16);
+  EXPECT_EQ(bytes_of(narrow, "int8 parameter shard"), kMatrices / 128 * 132);
+  EXPECT_EQ(bytes_of(wide, "int8 parameter shard"), 0);
+  EXPECT_EQ(bytes_of(wide, "parameter shard") - bytes_of(narrow, "parameter shard"), 2 * kMatrices);
+  EXPECT_EQ(narrow["fits"], true);
+  EXPECT_EQ(wide["fits"], false);
+  EXPECT_EQ(narrow["frozen_matrix_dtype"], "int8");
+  EXPECT_EQ(narrow["frozen_dtype"], "bfloat16");
+  EXPECT_EQ(wide["frozen_matrix_dtype"], "bfloat16");
+}
+
 // The list that takes longest to place, in a few seconds; here with room for slow machines.
 TEST_F(Plan, IsQuickForManyRanksAndLayers) {
   folder_.write("large.json", R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,

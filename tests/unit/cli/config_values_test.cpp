@@ -128,6 +128,7 @@ TEST(Keys, AreThoseOfTheTable) {
                             "weight_decays",
                             "lr_factors",
                             "frozen",
+                            "precision.frozen",
                             "precision.master",
                             "precision.moment",
                             "precision.gradient_shard",

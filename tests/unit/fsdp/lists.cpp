@@ -17,13 +17,13 @@ std::string ListCase::name() const {
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
       "short_gradient={} frozen={} on_gpus={} fp8={} layers_of_block={} fp8_scales={} sum_order={} state_over_replicas={} "
-      "all_reduce_stream={}",
+      "all_reduce_stream={} int8_base={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
       static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, layers_of_block,
-      word_of(fp8_scales), word_of(sum_order), state_over_replicas, all_reduce_stream);
+      word_of(fp8_scales), word_of(sum_order), state_over_replicas, all_reduce_stream, int8_base);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -158,6 +158,26 @@ std::vector<ListCase> list_cases() {
         auto fp8_wraps = wraps;
         fp8_wraps.push_back({});
         for (const auto& wrap : fp8_wraps) {
+          for (const int shards : {1, 2}) {
+            for (const bool on_gpus : {false, true}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .micro_batches = micro_batches,
+                               .limit = on_gpus ? 2 : 1,
+                               .reshard_after_forward = cases.size() % 3 != 0,
+                               .shards = shards,
+                               .checkpointing = shards == 1 ? Checkpointing::full : Checkpointing::none,
+                               .wrap = wrap,
+                               .mixed = on_gpus,
+                               .offload = kOffloads[cases.size() % kOffloads.size()],
+                               .short_gradient = on_gpus,
+                               .frozen = true,
+                               .on_gpus = on_gpus,
+                               .int8_base = true});
+            }
+          }
+        }
+        for (const auto& wrap : fp8_wraps) {
           for (const int shards : {1, 2, 4}) {
             for (const bool on_gpus : {false, true}) {
               constexpr Checkpointing kTurns[] = {Checkpointing::none, Checkpointing::selective,
@@ -270,7 +290,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   config.key_value_heads = 1;
   config.head_dim = 8;
   config.max_position_embeddings = 64;
-  if (options.fp8) {
+  if (options.fp8 || options.int8_base) {
     config.hidden_size = 32;
     config.intermediate_size = 48;
     config.query_heads = 4;
@@ -295,9 +315,10 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   for (const auto& layer : lists.model->layers())
     lists.specs.push_back(layer->spec(batch, DType::float32, *sizes));
   const int shards = options.shard_count();
-  lists.units =
-      wrap(*lists.model, lists.specs, options.wrap, shards,
-           options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>(), options.state_parts());
+  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
+                     {.frozen = options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>(),
+                      .int8_base = options.int8_base,
+                      .state_parts = options.state_parts()});
   lists.constants = lists.model->constants(batch.seq_len, DType::float32);
   ProgramSpec spec{.parameters = lists.model->parameters(),
                    .specs = lists.specs,

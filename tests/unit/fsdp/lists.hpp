@@ -42,12 +42,15 @@ struct ListCase {
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
   bool state_over_replicas = false;
   bool all_reduce_stream = false;
+  bool int8_base =
+      false;  ///< with `frozen`: Precision::int8_base, of a model whose matrices have multiples of 128 elements
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;
     if (mixed) precision.param = precision.reduce = DType::bfloat16;
     if (short_gradient) precision.gradient_shard = precision.reduce = DType::bfloat16;
     if (computes_in_bfloat16()) precision.compute = DType::bfloat16;
+    if (int8_base) precision.frozen = DType::bfloat16, precision.int8_base = true;
     return precision;
   }
   bool computes_in_bfloat16() const { return mixed && short_gradient && on_gpus; }

@@ -34,8 +34,8 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
   bool sharded(int u) const { return unit(u).shards > 1; }
   bool gathered_at_all(int u) const {
-    const bool cast =
-        GetParam().precision().gathered(unit(u).frozen) != GetParam().precision().compute && !unit(u).fp8;
+    const Precision precision = GetParam().precision();
+    const bool cast = gathered_dtype(unit(u), precision) != precision.compute && !unit(u).fp8;
     return sharded(u) || cast || GetParam().offload.params;
   }
   /// The action puts a unit's parameters where kernels read them, or the widening does.
