@@ -2,6 +2,7 @@
 // Mixed precision and short optimizer state on 1, 2, 3 and 4 ranks.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -127,6 +128,17 @@ TEST_F(Precisions, ABaseIn8BitsIsARoundedBaseWhereverItIs) {
       }
     }
   }
+}
+
+TEST_F(Precisions, ABaseIn8BitsIsARoundedBaseInTheOrderOfATree) {
+  if (!std::has_single_bit(static_cast<unsigned>(test_ranks()))) GTEST_SKIP() << "refused";
+  const oracle::Fixture fixture = int8_fixture();
+  TrajectoryOptions options{.accumulation = 2, .sum_order = SumOrder::tree, .saves_frozen = false};
+  options.change_initial = round_base;
+  const auto rounded = run_trajectory(world_, fixture, options);
+  options.change_initial = {};
+  options.precision = {.frozen = DType::bfloat16, .int8_base = true};
+  expect_same_bits(rounded, run_trajectory(world_, fixture, options), "tree");
 }
 
 TEST_F(Precisions, InitialValuesIn8BitsAreThoseOfFloat32Rounded) {

@@ -145,7 +145,7 @@ TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
   }
 }
 
-// A base in bfloat16, which products in float32 read in float32; dropout, which evaluations are without; a checkpoint between.
+// A base in bfloat16 or in 8 bits, which products in float32 read in float32; dropout, which evaluations are without; a checkpoint between.
 TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
   ASSERT_EQ(llampi("train --config run.ini --run.dir=base --run.device=cpu").status, 0);
   folder_.write("few", read_file(folder_.path() / "text").substr(0, 200));
@@ -162,8 +162,8 @@ TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
     }
     return all;
   };
-  const auto expect_near = [&](const std::string& run, double tolerance) {
-    const auto actual = values(run), expected = values("cpu");
+  const auto expect_near = [&](const std::string& run, double tolerance, const std::string& like = "cpu") {
+    const auto actual = values(run), expected = values(like);
     ASSERT_EQ(actual.size(), 4U * 2 + 2) << "steps, and evaluations";
     ASSERT_EQ(expected.size(), actual.size());
     for (std::size_t i = 0; i < actual.size(); ++i)
@@ -177,6 +177,15 @@ TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
     EXPECT_THAT(exact.out, HasSubstr(" tensors match the CPU (float32, adapters)\n"));
   }
   expect_near("exact", 1e-5);
+  for (const std::string where : {"cpu", "cuda"}) {
+    const Ending ending =
+        llampi(fmt::format("{}--train.steps=4 --run.dir=int8-{} --run.device={} --fsdp.param_dtype=float32 "
+                           "--lora.base_dtype=int8",
+                           train, where, where));
+    ASSERT_EQ(ending.status, 0) << ending.err;
+  }
+  expect_near("int8-cuda", 1e-5, "int8-cpu");
+  EXPECT_NE(values("int8-cpu"), values("cpu"));
   const Ending narrow =
       llampi(train + "--train.steps=4 --run.dir=narrow --run.device=cuda --run.share_gpu=true", 2);
   ASSERT_EQ(narrow.status, 0) << narrow.err;
