@@ -4,7 +4,7 @@
 #   bench/scaling.sh BUILD FOLDER RANKS...
 # Prints, for each number of ranks: seconds of the whole run, to its first step, and after its last; seconds of processors (user and
 # system) of all ranks, on which other programs have less influence; MiB of a rank (PSS: shared
-# pages are divided among those who share them; and private); messages, bytes and peers per rank, the most of any rank, as Open
+# pages are divided among those who share them; and private; - if the run ended before it was looked at); messages, bytes and peers per rank, the most of any rank, as Open
 # MPI's monitoring counts what travels point to point, also for its collectives. STEPS (3) steps.
 set -euo pipefail
 build=$(realpath "$1") folder=$2
@@ -42,7 +42,7 @@ for ranks in "$@"; do
         if grep -q ' step  *1/' log 2>/dev/null; then
             read -r pss private < <(
                 pgrep -f 'llampi train --run.dir=run --model.config=config.json' | while read -r pid; do
-                    [[ $(cat "/proc/$pid/comm" 2>/dev/null) == llampi ]] && cat "/proc/$pid/smaps_rollup" 2>/dev/null
+                    [[ $(cat "/proc/$pid/comm" 2>/dev/null) == llampi && $(readlink "/proc/$pid/cwd") == "$PWD" ]] && cat "/proc/$pid/smaps_rollup" 2>/dev/null
                 done | awk '/^Pss:/ { p += $2; n++ } /^Private_/ { q += $2 } END { if (n) printf "%.1f %.1f\n", p / n / 1024, q / n / 1024 }'
             ) || true
             [[ -z ${pss:-} ]] || break # all had ended, or one while it was read
@@ -58,5 +58,5 @@ for ranks in "$@"; do
               printf "%d %.2f %d", mm, bb / 1e6, pp }')
     # shellcheck disable=SC2086
     printf '%6s %7s %7s %7s %7s %8s %8s %9s %9s %6s\n' "$ranks" "$(seconds_between "$begin" "$end")" \
-        "$(seconds_between "$begin" "${first:-0}")" "$(seconds_between "${last:-0}" "$end")" "$(awk 'END { printf "%.1f", $1 + $2 }' cpu)" "${pss:-}" "${private:-}" ${traffic:-0 0 0}
+        "$(seconds_between "$begin" "${first:-0}")" "$(seconds_between "${last:-0}" "$end")" "$(awk 'END { printf "%.1f", $1 + $2 }' cpu)" "${pss:--}" "${private:--}" ${traffic:-0 0 0}
 done

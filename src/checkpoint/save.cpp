@@ -267,7 +267,12 @@ Writers::Writers() = default;
 Writers::~Writers() = default;
 
 const NodeRanks& Writers::of(comm::World& world, const FileSettings& settings) {
-  if (!ranks_) ranks_ = std::make_unique<NodeRanks>(world, writers_of_node(world, settings));
+  const int groups = writers_of_node(world, settings);
+  if (!ranks_) {
+    ranks_ = std::make_unique<NodeRanks>(world, groups);
+    world_ = &world, groups_ = groups;
+  }
+  require(world_ == &world && groups_ == groups, "writers that were kept for other saves");
   return *ranks_;
 }
 

@@ -187,7 +187,7 @@ Spelled spelled_tokens(double& target) {
                   const auto place =
                       kUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(*unit))));
                   if (place == kUnits.npos || unit + 1 != end) return false;
-                  factor = std::pow(1e3, static_cast<double>(place + 1));
+                  for (std::size_t i = 0; i <= place; ++i) factor *= 1e3;
                 }
                 if (error != std::errc() || !(value >= 0) || !std::isfinite(value * factor)) return false;
                 target = value * factor;

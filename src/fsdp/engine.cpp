@@ -176,7 +176,9 @@ struct Engine::Impl {
   /// What differs between ranks is in `segments`; whether somebody observes the step or a snapshot was taken does not.
   /// False: it was dropped.
   bool run_step(std::span<const device::HostBatch> micro_batches, SegmentCounts segments) {
-    segments.raise_to(device::most_segments(micro_batches));
+    const SegmentCounts own = device::most_segments(micro_batches);
+    if (segments == SegmentCounts{}) segments = own;
+    require(segments.are_enough_for(own), "a step of more documents than the ranks have agreed on");
     const SegmentCounts counts = rounded_counts.of(segments, options.batch);
     const auto placed = place_inputs(compiled.step, arenas, micro_batches, counts);
     refresh();

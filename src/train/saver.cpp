@@ -122,11 +122,12 @@ checkpoint::Retention Saver::retention() const {
 }
 
 Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
-                         CheckpointContent content) const {
+                         CheckpointContent content,
+                         const std::shared_ptr<checkpoint::Writers>& writers) const {
   const auto& config = run_.config;
   const fs::path file = file_of(state.step);
   auto settings = file_settings(config);
-  settings.writers = writers_;
+  settings.writers = writers;
   auto own = infer::tensor_pieces(run_.engine, pieces, infer::stored_tensors(run_.engine));
   if (content == CheckpointContent::weights) {
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
@@ -156,7 +157,7 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
     return;
   const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
-  const Job job = job_of(state, run_.engine.pieces_to_save(), content);
+  const Job job = job_of(state, run_.engine.pieces_to_save(), content, writers_);
   for (Wait wait{.is_by_file = run_.stopping.file_is_there()};;) {
     get_ready();
     const auto failure = comm::common_failure([&] {
@@ -264,8 +265,7 @@ void Saver::start(const checkpoint::TrainingState& state) {
   if (!background_ || !get_ready()) return save(state, content);
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
-  Job job = job_of(state, run_.engine.snapshot(), content);
-  job.settings.writers = background_writers_;
+  Job job = job_of(state, run_.engine.snapshot(), content, background_writers_);
   job.settings.progress = [work = run_.side_work] { work->move(); };
   background_->start([job, &engine = run_.engine, work = run_.side_work](comm::World& world) {
     const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);

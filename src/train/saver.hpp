@@ -83,7 +83,7 @@ class Saver {
   void warn_of_surplus() const;
   checkpoint::Retention retention() const;
   Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
-             CheckpointContent content) const;
+             CheckpointContent content, const std::shared_ptr<checkpoint::Writers>& writers) const;
   bool get_ready();
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);

@@ -412,7 +412,7 @@ bool Trainer::all_told_to_stop() {
 
 /// Shorter steps are run to their end: what ranks tell each other during one is known after it. After SIGTERM, mpirun kills
 /// the ranks within seconds.
-constexpr double kLongStepSeconds = 1;
+constexpr double kLongStepSeconds = 0.5;
 
 /// The same on all ranks. How long the first step takes, nobody knows.
 bool Trainer::steps_are_long() const {
@@ -626,7 +626,7 @@ void Trainer::report_last_step(const StepFacts& of_all) {
   if (!unreported_) return;
   UnreportedStep step = *std::exchange(unreported_, std::nullopt);
   StepMetrics& metrics = step.metrics;
-  slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
+  if (metrics.tokens > 0) slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
   if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
   if (metrics.tokens > 0 && config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, of_all.fp8);
   metrics.memory_bytes = of_all.planned_and_used;

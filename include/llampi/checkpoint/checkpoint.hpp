@@ -86,11 +86,13 @@ class Writers {
   ~Writers();
   Writers(const Writers&) = delete;
   Writers& operator=(const Writers&) = delete;
-  /// Collective where it is the first call.
+  /// Collective where it is the first call. For save_checkpoint(); always of the same world, with the same settings.
   const NodeRanks& of(comm::World& world, const FileSettings& settings);
 
  private:
   std::unique_ptr<NodeRanks> ranks_;
+  const comm::World* world_ = nullptr;
+  int groups_ = 0;  ///< of a node
 };
 
 /// How a file's bytes are laid out and moved.

@@ -41,6 +41,11 @@ struct SegmentCounts {
     for (std::size_t c = 0; c < lengths.documents.size(); ++c)
       lengths.documents[c] = std::max(lengths.documents[c], others.lengths.documents[c]);
   }
+  bool are_enough_for(const SegmentCounts& others) const {
+    SegmentCounts raised = *this;
+    raised.raise_to(others);
+    return raised == *this;
+  }
   auto members() {
     return std::apply([this](auto&... documents) { return std::tie(segments, documents...); },
                       lengths.documents);

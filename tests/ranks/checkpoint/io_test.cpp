@@ -268,6 +268,22 @@ TEST_F(Io, WindowsEndAtStripes) {
   wait_for_all_ranks();
 }
 
+TEST_F(Io, WritersAreKeptFromSaveToSave) {
+  const auto pieces = SamplePieces::even(4, test_rank(), test_ranks()).fill();
+  auto settings = options(FileIo::direct);
+  settings.file.writers = std::make_shared<Writers>();
+  save(file("first.h5"), pieces, settings);
+  const NodeRanks* const ranks = &settings.file.writers->of(test_world(), settings.file);
+  const int communicator = ranks->group().communicator_number();
+  save(file("second.h5"), pieces, settings);
+  EXPECT_EQ(&settings.file.writers->of(test_world(), settings.file), ranks);
+  EXPECT_EQ(ranks->group().communicator_number(), communicator);
+  for (const char* const name : {"first.h5", "second.h5"}) expect_loads(file(name), FileIo::direct);
+  const auto other = test_world().split(0);
+  EXPECT_THROW(settings.file.writers->of(*other, settings.file), Error);
+  wait_for_all_ranks();
+}
+
 TEST(NodeRanks, AreAFewOfEachNode) {
   const auto groups = [](int wanted, int nodes, int local) {
     comm::Topology topology;
