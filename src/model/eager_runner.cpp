@@ -48,7 +48,7 @@ EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape 
 
 Tensor EagerRunner::make(DType dtype, std::int64_t rows, std::int64_t cols) {
   if (rows * cols == 0) return {};
-  memory_.push_back(device_.allocate(rows * cols * size_of(dtype)));
+  memory_.push_back(device_.allocate(bytes_of(dtype, rows * cols)));
   return {memory_.back().data(), dtype, rows, cols};
 }
 

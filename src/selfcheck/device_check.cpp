@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "llampi/core/float8.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/model/eager_runner.hpp"
 #include "llampi/model/llama.hpp"
@@ -144,7 +145,8 @@ class Comparison {
         judge_(*model_, judge, {options.sequences, options.seq_len}, options.judge_dtype),
         allowed_(options.fp8    ? fp8_rounding_explains(options.dtype)
                  : options.lora ? adapters_rounding_explains(options.dtype, options.tf32)
-                                : rounding_explains(options.dtype, options.tf32)) {
+                                : rounding_explains(options.dtype, options.tf32)),
+        has_adapters_(options.lora.has_value()) {
     set_parameters();
     device::HostBatch batch = make_check_batch(options, model_->vocabulary());
     batch.set_first_sample(kFirstSample);
@@ -162,6 +164,7 @@ class Comparison {
       backward(layer, layer % 2 == 1 ? Accumulate::yes : Accumulate::no);
     }
     update();
+    if (has_adapters_) cast_blocks();
     return std::move(compared_);
   }
 
@@ -268,10 +271,30 @@ class Comparison {
 
   void update();
 
+  /// What a base in 8 bits is read as: more blocks than a thread block takes at once, and no multiple of that.
+  void cast_blocks() {
+    constexpr std::int64_t kBlocks = 75;
+    const Numbers numbers = normal(kBlocks * kInt8BlockElements, "check blocks of 8 bits", 0, 1);
+    const std::vector<float> values(numbers.begin(), numbers.end());
+    std::vector<Int8Block> blocks(kBlocks);
+    to_int8_blocks(values.data(), std::ssize(values), blocks.data());
+    const auto cast = [&](model::EagerRunner& side) {
+      device::Device& device = side.device();
+      const Tensor from = side.make(DType::int8_blocks, kBlocks, kInt8BlockElements);
+      const Tensor to = side.make(side.residual_gradient().dtype, kBlocks, kInt8BlockElements);
+      device.upload(from, blocks.data(), device::Stream::compute);
+      device.run(device::op::Cast{.source = from, .destination = to});
+      return download_numbers(device, to);
+    };
+    note("cast from blocks of 8 bits", distance(cast(device_), cast(judge_)),
+         unit_roundoff(dtype_) + unit_roundoff(DType::float32));
+  }
+
   DType dtype_;
   std::unique_ptr<model::Model> model_;
   model::EagerRunner device_, judge_;
   double allowed_;
+  bool has_adapters_;
   std::vector<ComparedTensor> compared_;
 };
 

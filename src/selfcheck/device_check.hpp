@@ -29,7 +29,8 @@ struct DeviceCheckOptions {
   DType judge_dtype = DType::float32;                 ///< what the judge computes in
   /// Products in 8 bits, of a batch whose tokens are a multiple of model::fp8_multiple().
   std::optional<model::Fp8Recipe> fp8 = {};
-  std::optional<model::LoraConfig> lora = {};  ///< adapters of the linear maps, which are trained as well
+  /// Adapters of the linear maps, which are trained as well. What a base in 8 bits is cast to is compared then, too.
+  std::optional<model::LoraConfig> lora = {};
 };
 
 /// What both devices made of the same operands.

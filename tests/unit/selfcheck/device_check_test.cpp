@@ -133,6 +133,17 @@ TEST(DeviceCheck, NamesTheGradientOfAnAdapterThatIsWrong) {
   EXPECT_GT(failed->error, adapters_rounding_explains(DType::bfloat16, false));
 }
 
+TEST(DeviceCheck, NoticesAWrongCastFromBlocksOf8Bits) {
+  const auto judge = device::make_cpu_device(1), device = device::make_cpu_device(1);
+  device->decorate([](const device::Operation& operation, const std::function<void()>& issue) {
+    issue();
+    const auto* const o = std::get_if<device::op::Cast>(&operation);
+    if (o != nullptr && o->source.dtype == DType::int8_blocks) leave_out_the_end(o->destination);
+  });
+  EXPECT_THAT(failure_of(compare_devices(*device, *judge, {.lora = lora_check_config(4, 0)})),
+              HasSubstr("cast from blocks of 8 bits differs by 0.25 of its norm"));
+}
+
 TEST(DeviceCheck, TheSameDeviceHasNoError) {
   const auto one = device::make_cpu_device(1), other = device::make_cpu_device(1);
   for (const auto& tensor : compare_devices(*one, *other, {})) EXPECT_EQ(tensor.error, 0) << tensor.name;
