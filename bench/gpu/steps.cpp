@@ -110,8 +110,10 @@ class Training {
     const std::int64_t tokens = options_.micro_batches * options_.tokens;
     world_.barrier();
     const double begin = now();
-    result_ = engine_.step(
-        batches, {.learning_rate = 1e-5, .optimizer_step = steps_, .valid_labels = tokens * world_.size()});
+    result_ = engine_.step(batches, {.learning_rate = 1e-5,
+                                     .optimizer_step = steps_,
+                                     .valid_labels = tokens * world_.size(),
+                                     .segments = device::most_segments(batches)});
     const double seconds = now() - begin;  // step() has waited for the device
     result_.loss_sum /= static_cast<double>(tokens);
     return seconds;

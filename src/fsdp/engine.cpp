@@ -177,7 +177,11 @@ struct Engine::Impl {
   /// False: it was dropped.
   bool run_step(std::span<const device::HostBatch> micro_batches, SegmentCounts segments) {
     const SegmentCounts own = device::most_segments(micro_batches);
-    if (segments == SegmentCounts{}) segments = own;
+    if (segments == SegmentCounts{}) {
+      require(world.size() == 1 || !device.sizes().stages_inputs(),
+              "a step of several ranks without the documents that they have agreed on");
+      segments = own;
+    }
     require(segments.are_enough_for(own), "a step of more documents than the ranks have agreed on");
     const SegmentCounts counts = rounded_counts.of(segments, options.batch);
     const auto placed = place_inputs(compiled.step, arenas, micro_batches, counts);
@@ -260,7 +264,7 @@ void Engine::rehearse() {
 
   initialise(options.seed);
   const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
-  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches});
+  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .segments = batch.counts()});
   evaluate(batch);
   impl_->start_anew();
 }

@@ -69,7 +69,8 @@ class Training {
     const double begin = steady_seconds();
     engine_.step(batches, {.learning_rate = kLearningRate,
                            .optimizer_step = steps_,
-                           .valid_labels = static_cast<std::int64_t>(tokens())});
+                           .valid_labels = static_cast<std::int64_t>(tokens()),
+                           .segments = device::most_segments(batches)});
     return bench_.slowest(steady_seconds() - begin);
   }
   double shortest_step() {

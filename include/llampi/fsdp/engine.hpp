@@ -28,7 +28,7 @@ struct StepInputs {
   std::int64_t valid_labels = 0;    ///< of the global batch; at least 1
   double loss_scale = 1;            ///< for float16: gradients are this much larger while they are float16
   /// The most of any micro-batch of any rank: all ranks issue operations for as many, so that they capture and replay graphs
-  /// together. Without it those of this rank's micro-batches, which must then be the same on all ranks.
+  /// together. One rank alone, and CPUs, need none.
   device::SegmentCounts segments = {};
 };
 
