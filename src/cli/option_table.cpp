@@ -100,7 +100,7 @@ Table lora_options(train::Config& c) {
       {"lora.rank",
        &c.lora.rank,
        "train low-rank adapters (LoRA) of this rank instead of the model itself, which is frozen: model.weights is their "
-       "base, and checkpoints hold the adapters alone. 0: train the model. CPUs only, so far",
+       "base, and checkpoints hold the adapters alone. 0: train the model",
        {.range = kAtLeastZero}},
       {"lora.alpha", &c.lora.alpha, "adapters: numerator of the scaling factor", {.range = kPositive}},
       {"lora.dropout",
