@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "support/int8_base.hpp"
 #include "support/mpi_test.hpp"
 #include "support/trajectory.hpp"
 
@@ -54,7 +55,7 @@ using namespace fsdp;
 
 TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
   auto& world = test_world();
-  const auto fixture = oracle::load("mqa");
+  const auto whole = oracle::load("mqa"), adapters = int8_fixture();
   std::vector<TrajectoryOptions> all;
   const std::vector<Offload> offloads = {{},  // in turns
                                          {.optimizer = true},
@@ -80,12 +81,17 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
       }
     }
   }
+  for (const Offload& offload : offloads) {
+    all.push_back({.precision = {.frozen = DType::bfloat16, .int8_base = true},
+                   .offload = offload,
+                   .saves_frozen = false});
+  }
   for (const auto& options : all) {
-    SCOPED_TRACE(fmt::format("{} checkpointing {} unsharded {} param {} reduce {} moment {}",
+    SCOPED_TRACE(fmt::format("{} checkpointing {} unsharded {} param {} reduce {} moment {} int8 {}",
                              to_string(options.strategy), to_string(options.checkpointing), options.unsharded,
                              to_string(options.precision.param), to_string(options.precision.reduce),
-                             to_string(options.precision.moment)));
-    TrainingRun run(world, fixture, options);
+                             to_string(options.precision.moment), options.precision.int8_base));
+    TrainingRun run(world, options.precision.int8_base ? adapters : whole, options);
     for (std::int64_t t = 1; t <= 5; ++t) {
       const auto inputs = run.inputs(t);
       const std::int64_t before = large_allocations;
