@@ -106,11 +106,6 @@ bool divides(const Node& node) {
                      [](const SharedCpus& group) { return group.sharing == Sharing::divide; });
 }
 
-bool has_infiniband() {
-  std::error_code ignored;
-  return fs::exists("/sys/class/infiniband", ignored) && !fs::is_empty("/sys/class/infiniband", ignored);
-}
-
 std::string networks_of(const NodeTopology& topology, const Node& node, const std::vector<RankCores>& seats) {
   std::vector<std::pair<std::string, std::vector<int>>> ranks_of;  // by the names of their devices
   for (std::size_t i = 0; i < node.ranks.size(); ++i) {
@@ -329,7 +324,7 @@ Binding bind_ranks(World& world, const BindRequest& request, const Log& log) {
   const auto seats = all_gather_value(world, own);
   auto nodes = nodes_of(seats, world.topology().nodes);
   const bool binds = request.bind == Bind::automatic;
-  const bool names_networks = broadcast_value(world, has_infiniband());
+  const bool names_networks = broadcast_value(world, infiniband_devices() > 0);
   std::vector<NodePlan> plans;
   Binding binding;
   if (names_networks || (binds && std::any_of(nodes.begin(), nodes.end(), divides))) {
@@ -338,8 +333,9 @@ Binding bind_ranks(World& world, const BindRequest& request, const Log& log) {
   }
   log.info("{}", summary(nodes, plans, binds ? "" : fmt::format(" ({} = none)", request.option)));
   if (!plans.empty() && !plans.front().networks.empty())
-    log.info("network: nearest InfiniBand devices: {}; NCCL and MPI choose by themselves",
-             plans.front().networks);
+    log.info(
+        "network: nearest InfiniBand devices: {}; NCCL chooses by GPUs, MPI by the cores on which a rank starts",
+        plans.front().networks);
   warn(nodes, seats, log);
   return binding;
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "llampi/core/error.hpp"
@@ -77,6 +79,15 @@ std::vector<std::string> nearest_networks(hwloc_topology_t topology, const Dista
 }
 
 }  // namespace
+
+int infiniband_devices() {
+  std::error_code ignored;
+  int count = 0;
+  for (std::filesystem::directory_iterator device("/sys/class/infiniband", ignored), end;
+       !ignored && device != end; device.increment(ignored))
+    ++count;
+  return count;
+}
 
 NodeTopology::NodeTopology() : NodeTopology(std::make_unique<Hwloc>()) { hwloc_->load(); }
 

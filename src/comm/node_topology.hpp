@@ -10,6 +10,9 @@
 
 namespace llampi::comm {
 
+/// InfiniBand devices of this machine, RoCE included.
+int infiniband_devices();
+
 class NodeTopology {
  public:
   /// This machine's. Takes some ten milliseconds: one rank of a node does it. @throws Error if hwloc cannot

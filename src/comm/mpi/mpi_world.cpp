@@ -18,6 +18,7 @@
 #include "comm/mpi/mpi_group.hpp"
 #include "comm/mpi/topology.hpp"
 #include "comm/mpi/tree_order.hpp"
+#include "comm/near_network.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/placement.hpp"
 #include "llampi/device/host_memory.hpp"
@@ -34,6 +35,7 @@ class MpiSession {
     require(initialized == 0, "MPI is initialised already: there is one World per process");
     set_mpi_defaults();
     const LateWakeups late;
+    const Binding binding = bind_while_mpi_starts();
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads_), "MPI_Init_thread");
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

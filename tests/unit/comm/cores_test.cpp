@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
+
+#include "comm/near_network.hpp"
 #include "comm/node_topology.hpp"
 
 namespace llampi::test {
@@ -195,6 +199,48 @@ TEST(SharedCpus, AreLeftToOpenMPAndToASingleRank) {
   EXPECT_EQ(shared_cpus(some)[0].sharing, Sharing::divide);
   some[0].threads = 5;
   EXPECT_EQ(shared_cpus(some)[0].sharing, Sharing::crowded);
+}
+
+TEST(NearNetwork, TheLauncherSaysWhichRankOfTheNodeThisIs) {
+  using Variables = std::map<std::string, std::string>;
+  const auto place = [](const Variables& variables) -> std::string {
+    const auto found = place_on_node([&](const char* name) {
+      const auto variable = variables.find(name);
+      return variable == variables.end() ? nullptr : variable->second.c_str();
+    });
+    return found ? fmt::format("{} of {}", found->rank, found->ranks) : "none";
+  };
+  EXPECT_EQ(place({}), "none");
+  EXPECT_EQ(place({{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}}), "3 of 8");
+  EXPECT_EQ(place({{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x64)"}}), "1 of 2");
+  EXPECT_EQ(place({{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "2"}}), "1 of 2");
+  for (const char* uneven : {"2,1", "2(x3),1", "2(x3", "", "two", "1"})
+    EXPECT_EQ(place({{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", uneven}}), "none") << uneven;
+  EXPECT_EQ(place({{"SLURM_LOCALID", "1"}}), "none");
+  EXPECT_EQ(place({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "4"}}), "0 of 4");
+}
+
+TEST(NearNetwork, RanksThatNobodyHasBoundStartOnTheCoresThatTheyWillHave) {
+  const auto node = NodeTopology::synthetic("package:2 numa:1 core:4 pu:2");
+  const auto start = [&](const Cpus& usable, PlaceOnNode place) {
+    const auto cores = cores_to_start_on(node, usable, place);
+    return cores ? format_cpus(*cores) : "none";
+  };
+  EXPECT_EQ(start(from_to(0, 15), {0, 2}), "0-7");
+  EXPECT_EQ(start(from_to(0, 15), {1, 2}), "8-15");
+  EXPECT_EQ(start(from_to(0, 15), {5, 8}), "10-11");
+  EXPECT_EQ(start(from_to(0, 15), {0, 1}), "none") << "all are its own";
+  EXPECT_EQ(start(from_to(0, 7), {0, 2}), "none") << "the launcher has bound it";
+  EXPECT_EQ(start(from_to(0, 15), {0, 17}), "none") << "too few";
+}
+
+TEST(NearNetwork, RanksOnBothPackagesAreNearDifferentDevices) {
+  const auto node = NodeTopology::from_xml(kWithDevices);
+  const auto near = [&](int rank) {
+    return node.networks_near(cores_to_start_on(node, from_to(0, 3), {rank, 2}).value());
+  };
+  EXPECT_THAT(near(0), ElementsAre("mlx5_0"));
+  EXPECT_THAT(near(1), ElementsAre("mlx5_1", "mlx5_2"));
 }
 
 TEST(NodeTopology, KnowsCoresAndWhatIsNearADevice) {
