@@ -37,6 +37,7 @@ Staging::Staging(device::Runtime& device, std::int64_t elements)
 
 void Staging::in_parts(const Tensor& tensor,
                        const std::function<void(const Tensor&, std::int64_t)>& work) const {
+  require(tensor.dtype != DType::int8_blocks || elements_ % kInt8BlockElements == 0, "parts that cut blocks");
   for (std::int64_t begin = 0; begin < tensor.elements(); begin += elements_)
     work(tensor.slice(begin, std::min(begin + elements_, tensor.elements())), begin);
 }

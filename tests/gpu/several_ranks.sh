@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Several ranks with NCCL on this machine's GPUs, also on only one: collectives, the engine against its oracle, and
 # whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank; with
-# fsdp.sum_order = tree in every bit. Then small models of other families and LoRA adapters, whose losses must be those of CPUs.
+# fsdp.sum_order = tree in every bit. Then small models of other families and LoRA adapters, also of a base in 8 bits, whose losses must be those of CPUs.
 #
 #   tests/gpu/several_ranks.sh [BUILD]     BUILD: the folder with the program and its tests; default: build
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU
@@ -166,9 +166,12 @@ adapters=(--model.weights="$folder/one" --lora.rank=8 --lora.targets=proj --lora
 on=cpu train adapters_cpu 1 "${float32[@]}" "${adapters[@]}"
 train adapters 2 "${float32[@]}" "${adapters[@]}"
 train adapters_bfloat16 2 --fsdp.param_dtype=bfloat16 "${adapters[@]}"
+on=cpu train adapters_int8_cpu 1 "${float32[@]}" "${adapters[@]}" --lora.base_dtype=int8
+train adapters_int8 2 "${float32[@]}" "${adapters[@]}" --lora.base_dtype=int8
 say "adapters: as on CPUs"
 compare adapters_cpu adapters 2e-5
 compare adapters_cpu adapters_bfloat16 5e-2
+compare adapters_int8_cpu adapters_int8 2e-5
 train adapters_tree_one 1 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree
 train adapters_tree_two 2 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree --fsdp.strategy=shard_grad_op
 train adapters_tree_four 4 "${float32[@]}" "${adapters[@]}" --fsdp.sum_order=tree

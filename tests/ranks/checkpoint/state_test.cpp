@@ -86,7 +86,8 @@ TEST_F(State, OfEveryDtypeIsReadFromEveryOther) {
 TEST_F(State, OtherDtypesAreRefused) {
   auto pieces = even(2);
   for (auto& piece : pieces.pieces()) piece.model.dtype = DType::int32;
-  EXPECT_THAT(message_of<Error>([&] { save(pieces); }), HasSubstr("not float32, bfloat16 or float16"));
+  EXPECT_THAT(message_of<Error>([&] { save(pieces); }),
+              HasSubstr("not float32, bfloat16, float16 or int8_blocks"));
 }
 
 TEST_F(State, FrozenTensorsHaveNoMoments) {

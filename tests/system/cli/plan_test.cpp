@@ -760,6 +760,7 @@ TEST_F(Plan, CountsABaseIn8Bits) {
   EXPECT_EQ(bytes_of(wide, "parameter shard") - bytes_of(narrow, "parameter shard"), 2 * kMatrices);
   EXPECT_EQ(narrow["fits"], true);
   EXPECT_EQ(wide["fits"], false);
+  EXPECT_EQ(planned("bfloat16", 24)["fits"], true);
   EXPECT_EQ(narrow["frozen_matrix_dtype"], "int8");
   EXPECT_EQ(narrow["frozen_dtype"], "bfloat16");
   EXPECT_EQ(wide["frozen_matrix_dtype"], "bfloat16");

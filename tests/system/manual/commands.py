@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 
-SECTIONS = "run|data|train|optimizer|fsdp|activation|checkpoint|log"
+SECTIONS = "run|data|train|optimizer|fsdp|activation|checkpoint|log|lora"
 NOTES = {"run.placement"}  # in config.ini, but no key
 
 

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "llampi/core/error.hpp"
+#include "llampi/core/int8_blocks.hpp"
 #include "support/checkpoint_sample.hpp"
 
 namespace llampi::test {
@@ -59,6 +62,32 @@ TEST(Staging, RoundsToNearestEven) {
   EXPECT_EQ(passed(DType::float16, {1, 1 + 0x1p-11F, 1 + 0x3p-11F, 1 + 0x1p-11F + 0x1p-23F, 65519, 65520,
                                     0x1p-25F, 0x3p-25F}),
             (std::vector<float>{1, 1, 1 + 0x1p-9F, 1 + 0x1p-10F, 65504, kInfinity, 0, 0x1p-23F}));
+}
+
+// Several parts, each of whole blocks.
+TEST(Staging, RoundsToBlocksInParts) {
+  constexpr std::int64_t kElements = 5 * kInt8BlockElements;
+  Staging staging(sample_device(), 2 * kInt8BlockElements);
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < kElements; ++i) values.push_back(static_cast<float>((i * 37 % 101) - 50) / 7);
+  std::vector<Int8Block> blocks(kElements / kInt8BlockElements), expected(blocks.size());
+  to_int8_blocks(values.data(), kElements, expected.data());
+  int parts = 0;
+  staging.in_parts(
+      {blocks.data(), DType::int8_blocks, 1, kElements}, [&](const Tensor& part, std::int64_t begin) {
+        std::copy_n(values.begin() + begin, part.elements(), staging.room_for(part));
+        staging.store(part);
+        std::vector<float> rounded(static_cast<std::size_t>(part.elements()));
+        from_int8_blocks(expected.data() + begin / kInt8BlockElements, part.elements(), rounded.data());
+        EXPECT_TRUE(std::equal(rounded.begin(), rounded.end(), staging.fetch(part)));
+        ++parts;
+      });
+  EXPECT_EQ(parts, 3);
+  EXPECT_EQ(std::memcmp(blocks.data(), expected.data(), blocks.size() * sizeof(Int8Block)), 0);
+  const Staging cuts(sample_device(), 100);
+  EXPECT_THROW(
+      cuts.in_parts({blocks.data(), DType::int8_blocks, 1, kElements}, [](const Tensor&, std::int64_t) {}),
+      Error);
 }
 
 }  // namespace
