@@ -219,12 +219,21 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
 void export_adapter(comm::World& world, const ExportRequest& request, const Log& log) {
   const double begin = steady_seconds();
   comm::on_rank_0(world, [&] {
+    if (fs::is_regular_file(request.checkpoint) && identify(request.checkpoint) == FileKind::checkpoint &&
+        read_checkpoint_summary(request.checkpoint).texts.adapter.empty())
+      throw_user_error("{} holds a whole model and no adapter; leave out --adapter",
+                       request.checkpoint.string());
     const Adapter adapter = open_adapter(request.checkpoint);
     if (adapter.info.base_sums.empty())
       throw_user_error("{} is a folder of an adapter already; give a checkpoint of a run with lora.rank",
                        request.checkpoint.string());
     const auto config = llama_of(read_checkpoint_summary(request.checkpoint).texts, request.checkpoint);
     const io::PosixFile held = hold_output(request, log);
+    // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
+    if (is_path_there(request.output / "config.json"))
+      throw_user_error(
+          "{} holds a model (config.json), and adapters need a folder of their own; choose another folder",
+          request.output.string());
     const fs::path config_file = request.output / kPeftConfig;
     for (const auto& file : {config_file, request.output / kPeftWeights}) {
       if (!request.overwrite && is_path_there(file))

@@ -114,7 +114,7 @@ Table lora_options(train::Config& c) {
       {"lora.scaling", one_of(c.lora.scaling),
        "scaling factor of adapters. standard: alpha / rank; rslora: alpha / sqrt(rank)"},
       {"lora.base_dtype", one_of(c.lora.base_dtype, {DType::bfloat16, DType::float32, DType::int8_blocks}),
-       "dtype in which the frozen base is kept and all-gathered; what model.weights has more is rounded away. int8: the "
+       "dtype in which the frozen base is kept and all-gathered; extra precision of model.weights is lost. int8: the "
        "matrices of the blocks, with a scale for each 128 elements; all else in bfloat16"},
       {"lora.weights",
        spelled_weights(c.lora.weights),

@@ -74,10 +74,12 @@ void LoraTargets::require_all_used() const {
          .remedy = "use the adapter with the model that it was made for"});
   }
   if (any_used_) return;
-  throw ConfigError({.field = "lora.targets",
-                     .entry = targets_,
-                     .problem = "matches no linear map of the blocks",
-                     .remedy = fmt::format("correct it (a name is for example {})", example_)});
+  throw ConfigError(
+      {.field = "lora.targets",
+       .entry = targets_,
+       .problem = "matches no linear map of the blocks",
+       .remedy = fmt::format("give a regular expression such as q_proj|v_proj (a name is for example {})",
+                             example_)});
 }
 
 }  // namespace llampi::model

@@ -294,12 +294,19 @@ std::vector<Change> changes_of(const Continuing& run) {
   return changes;
 }
 
+/// What a change of a key means that otherwise only matters at the beginning.
+const char* effect_of_beginning(const Continuing& run, const Change& change) {
+  if (effect_of(change.key) != Effect::beginning) return "";
+  if (change.key == "model.weights" && run.config.lora.rank > 0)
+    return "; the base is read from there, and its checksums are compared";
+  return "; without effect on a run that has begun";
+}
+
 void report_changes(const Continuing& run, const std::vector<Change>& changes, const Log& log) {
   const std::int64_t done = run.saved.state.step;
   for (const auto& change : changes) {
     log.info("changed since step {}: {} = {}, was {}{}", done, change.key, shown(change.now),
-             shown(change.then),
-             effect_of(change.key) == Effect::beginning ? "; without effect on a run that has begun" : "");
+             shown(change.then), effect_of_beginning(run, change));
   }
   const auto then = schedule_then(run, sides_of(run).then);
   if (!then || done == 0) return;

@@ -115,6 +115,11 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
     EXPECT_EQ(ending.status, 2) << arguments;
     EXPECT_THAT(ending.err, HasSubstr(words));
   };
+  for (const char* how : {"", " --overwrite"})
+    refuses(std::string("export --checkpoint lora --adapter --output merged") + how,
+            "merged holds a model (config.json)");
+  EXPECT_FALSE(fs::exists(path("merged/adapter_model.safetensors")));
+  refuses("export --checkpoint " + checkpoint() + " --adapter --output other", "leave out --adapter");
   refuses("evaluate --data text.h5 --weights lora --adapter peft", "holds adapters, and so does --adapter");
   fs::rename(path("base"), path("moved"));
   refuses("evaluate --data text.h5 --weights lora", "the model that they belong to is not where it was");
