@@ -207,6 +207,14 @@ TEST_F(ChangedKeys, WhatBendsTheCurveOrHasNoEffectIsRefusedByName) {
           "changed since step 8: model.weights = other, was hf; without effect on a run that has begun"));
 }
 
+TEST_F(ChangedKeys, ABaseOfAdaptersIsReadWhereverItIs) {
+  config_.lora.rank = 4;
+  EXPECT_THAT(report(text("[model]\nweights = other\n")),
+              testing::Contains(
+                  "changed since step 8: model.weights = other, was hf; the base is read from there, and its "
+                  "checksums are compared"));
+}
+
 TEST_F(ChangedKeys, AGivenCheckpointHasItsOwnWeights) {
   config_.run.resume = {ResumeFrom::Mode::file, "other/step-8.h5"};
   EXPECT_THAT(changes(text("[model]\nweights = random\n")), ElementsAre("model.weights hf -> random free"));
