@@ -47,6 +47,9 @@ class Lora : public Train {
     return names;
   }
 
+  /// As the run "plain", or with equal bits from a checkpoint on, whatever else is chosen.
+  void expect_every_choice_continues(const std::function<Config(const std::string& name)>& config_of) const;
+
   std::string base_;
 };
 
@@ -93,11 +96,11 @@ std::vector<Choice> choices(int ranks) {
   return all;
 }
 
-TEST_F(Lora, EveryChoiceContinuesWithEqualBits) {
-  run(lora("plain"));
+void Lora::expect_every_choice_continues(
+    const std::function<Config(const std::string& name)>& config_of) const {
   for (const auto& choice : choices(world().size())) {
     SCOPED_TRACE(choice.name);
-    auto whole = lora(choice.name);
+    auto whole = config_of(choice.name);
     choice.apply(whole);
     EXPECT_EQ(run(whole), Outcome::done);
     if (choice.only_scheduling) {
@@ -106,6 +109,11 @@ TEST_F(Lora, EveryChoiceContinuesWithEqualBits) {
     }
     expect_equal_bits_from_step_8(whole, choice.name, "resumed-" + choice.name);
   }
+}
+
+TEST_F(Lora, EveryChoiceContinuesWithEqualBits) {
+  run(lora("plain"));
+  expect_every_choice_continues([this](const std::string& name) { return lora(name); });
 }
 
 TEST_F(Lora, CheckpointsHoldAdaptersAloneAndNameTheirBase) {
@@ -257,17 +265,7 @@ TEST_F(Int8Base, IsARoundedBaseInEveryRun) {
   run(in_bfloat16);
   EXPECT_NE(curve("plain"), curve("bfloat16-base"));
 
-  for (const auto& choice : choices(world().size())) {
-    SCOPED_TRACE(choice.name);
-    auto whole = int8(choice.name);
-    choice.apply(whole);
-    EXPECT_EQ(run(whole), Outcome::done);
-    if (choice.only_scheduling) {
-      EXPECT_EQ(curve(choice.name), curve("plain"));
-      EXPECT_EQ(tensors(choice.name, 12), tensors("plain", 12));
-    }
-    expect_equal_bits_from_step_8(whole, choice.name, "resumed-" + choice.name);
-  }
+  expect_every_choice_continues([this](const std::string& name) { return int8(name); });
 }
 
 TEST_F(Int8Base, CheckpointsNameTheBaseAsItIsStored) {
