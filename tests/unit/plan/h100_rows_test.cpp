@@ -3,6 +3,7 @@
 // input/machines/h100.json has the figures that are fitted here, and docs/benchmarks.md the table that is printed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -24,7 +25,8 @@ struct Measured {
   std::string kind, name;
   TimedWork work;
   bool fitted = false;
-  bool alone = false;  ///< measured outside steps, where the power limit lets the clock rise higher
+  bool alone = false;   ///< measured outside steps, where the power limit lets the clock rise higher
+  double rounding = 0;  ///< seconds that the recorded figure may be off by: half of its last digit
 };
 
 AttentionKernels kernels_of(const std::string& word) {
@@ -161,12 +163,12 @@ Terms class_work(const MeasuredStep& step, const std::string& kind) {
 
 std::vector<Measured> read_rows(const Json& file) {
   std::vector<Measured> rows;
-  const auto add_all = [&](const std::string& kind, const auto& work_of) {
+  const auto add_all = [&](const std::string& kind, const auto& work_of, double rounding = 0) {
     bool fitted = false;
     // The program's own attention is far from the power limit: it takes 7.05 ms a call alone, and 7.06 in a step.
     const bool alone = kind != "steps" && kind != "classes" && kind != "attention_native";
     for (const auto& row : file[kind])
-      rows.push_back({kind, row["name"], work_of(row), fitted = !fitted, alone});
+      rows.push_back({kind, row["name"], work_of(row), fitted = !fitted, alone, rounding});
   };
   add_all("steps", [](const Json& row) {
     const MeasuredStep step(row);
@@ -185,9 +187,12 @@ std::vector<Measured> read_rows(const Json& file) {
   for (const auto& row : file["steps"]) {
     if (row["name"] != file["classes_step"]) continue;
     const MeasuredStep step(row);
-    add_all("classes", [&](const Json& of_class) {
-      return TimedWork{class_work(step, of_class["kind"]), of_class["milliseconds"].get<double>() * 1e-3};
-    });
+    add_all(
+        "classes",
+        [&](const Json& of_class) {
+          return TimedWork{class_work(step, of_class["kind"]), of_class["milliseconds"].get<double>() * 1e-3};
+        },
+        0.5e-3);
   }
   return rows;
 }
@@ -222,10 +227,10 @@ Fit fit(const std::vector<Measured>& rows) {
   return best;
 }
 
-/// What the error of a predicted row may be: 10 %, but for what the figures leave out.
-double allowed_error(const Measured& row) {
-  if (row.name == "norm of the gradient") return 0.12;  // memory is read faster than it is read and written
-  return 0.1;
+/// Of a prediction: from the nearest time that would have been recorded as the measured one was.
+double error_of(double predicted, const Measured& row) {
+  const double measured = row.work.seconds;
+  return predicted / std::clamp(predicted, measured - row.rounding, measured + row.rounding) - 1;
 }
 
 TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
@@ -234,17 +239,18 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
   const auto rows = read_rows(file_of_rows);
   const Fit found = fit(rows);
   const Terms& costs = found.costs;
-  fmt::print("{:<24} {:<50} {:>12} {:>12} {:>8}\n", "kind", "row", "measured ms", "predicted ms", "error");
-  int predicted = 0, within = 0;
+  fmt::print("{:<24} {:<50} {:>12} {:>12} {:>8} {:>8}\n", "kind", "row", "measured ms", "predicted ms",
+             "error", "rounded");
+  int predicted = 0;
   for (const auto& row : rows) {
     const double seconds = found.seconds_of(row);
-    const double error = seconds / row.work.seconds - 1;
-    fmt::print("{:<24} {:<50} {:>12.3f} {:>12.3f} {:>+7.1f}%{}\n", row.kind, row.name, row.work.seconds * 1e3,
-               seconds * 1e3, 100 * error, row.fitted ? "  fitted" : "");
+    const double error = error_of(seconds, row);
+    fmt::print("{:<24} {:<50} {:>12.3f} {:>12.3f} {:>+7.1f}% {:>+7.1f}%{}\n", row.kind, row.name,
+               row.work.seconds * 1e3, seconds * 1e3, 100 * (seconds / row.work.seconds - 1), 100 * error,
+               row.fitted ? "  fitted" : "");
     if (row.fitted) continue;
     ++predicted;
-    within += std::abs(error) <= 0.10 ? 1 : 0;
-    EXPECT_LE(std::abs(error), allowed_error(row)) << row.name;
+    EXPECT_LE(std::abs(error), 0.10) << row.name;
   }
   for (const auto& row : file_of_rows["steps_of_unknown_batch"]) {
     const MeasuredStep step(row);
@@ -252,8 +258,6 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
     fmt::print("not used: {}, with {} tokens a micro-batch {:+.1f}%\n", row["name"].get<std::string>(),
                step.options.batch.tokens(), 100 * (seconds_of(step.sum(), costs) / measured - 1));
   }
-  fmt::print("{} of {} predicted rows within 10 %\n", within, predicted);
-  EXPECT_GE(within, 19);
   EXPECT_EQ(predicted, 20);
   fmt::print("kernels alone take {} times as long in a step\n", found.slower_in_steps);
   // The power limit holds the clock at about 1,450 MHz in steps; alone it may reach 1,980 MHz.
