@@ -19,6 +19,7 @@
 #include "llampi/infer/session.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
+#include "llampi/train/run_text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -125,7 +126,8 @@ Json describe_adapter(const checkpoint::CheckpointSummary& summary, const fs::pa
   return {{"rank", info.config.rank},
           {"alpha", info.config.alpha},
           {"scaling", word_of(info.config.scaling)},
-          {"base", info.base}};
+          {"base", info.base},
+          {"base_dtype", train::read_run_text(summary.texts.run_config).value("lora.base_dtype")}};
 }
 
 Json describe_checkpoint(const fs::path& file) {

@@ -33,7 +33,8 @@ Table run_options(train::Config& c) {
       {"run.resume",
        spelled_resume(c.run.resume),
        "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
-       "has checkpoints; FILE: this checkpoint, unless run.dir has newer ones",
+       "has checkpoints; FILE: this checkpoint, or the newest one of the run in this folder, unless run.dir "
+       "has newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "

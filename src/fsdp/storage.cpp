@@ -3,6 +3,12 @@
 
 namespace llampi::fsdp {
 
+std::string frozen_in_words(const Precision& precision) {
+  return std::string(to_string(precision.gathered(true))) +
+         (precision.int8_base ? ", the matrices of the blocks in int8 with a scale for each 128 elements"
+                              : "");
+}
+
 StatePlacement state_placement(const Precision& precision, const Offload& offload) {
   // A shard on the device cannot be the master of a step on the host.
   const bool apart = offload.optimizer && offload.host_step && !offload.params;

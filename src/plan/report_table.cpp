@@ -37,10 +37,8 @@ std::string describe_job(const PlanReport& r) {
                       count(m.threads, "thread"), count(r.micro_batches, "micro-batch", "es"),
                       r.batch.sequences, r.batch.seq_len);
   if (r.precision.frozen && r.trained_parameters < r.parameters) {
-    text += fmt::format(
-        "frozen parameters are kept and all-gathered in {}{}\n", to_string(*r.precision.frozen),
-        r.precision.int8_base ? ", the matrices of the blocks in int8 with a scale for each 128 of them"
-                              : "");
+    text += fmt::format("frozen parameters are kept and all-gathered in {}\n",
+                        fsdp::frozen_in_words(r.precision));
   }
   if (r.fp8) {
     text += fmt::format("all-gather and matrix products of the blocks in FP8 (float8_e4m3fn){}\n",

@@ -46,23 +46,58 @@ std::optional<std::string> read_or_reason(Checkpoint& checkpoint,
   return std::nullopt;
 }
 
-/// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
-Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
-  const fs::path file = config.run.resume.file;
+/// The file of run.resume = FILE, or the checkpoints of the run in that folder, by step.
+std::vector<fs::path> given_checkpoints(const Config& config) {
+  if (config.run.resume.mode != ResumeFrom::Mode::file) return {};
+  const fs::path given = config.run.resume.file;
   std::error_code ignored;
-  if (!fs::exists(file, ignored)) {
+  std::vector<fs::path> files;
+  if (fs::is_directory(given, ignored)) files = checkpoint::list_checkpoints(given);
+  if (files.empty()) files.push_back(given);
+  return files;
+}
+
+/// Of a folder, the newest that can be read.
+Checkpoint read_given(const std::vector<fs::path>& files, std::vector<checkpoint::Refused>& refused,
+                      std::optional<std::string>& reason, const Log& log) {
+  Checkpoint given{files.back(), {}};
+  reason = read_or_reason(given, refused);
+  if (!reason || files.size() == 1) return given;
+  if (const auto older = checkpoint::newest_readable(files, refused, log)) {
+    reason.reset();
+    return *older;
+  }
+  return given;
+}
+
+/// run.resume = FILE or the folder of a run. What the run itself has saved after it goes first: the same command continues.
+Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
+  const std::string& place = config.run.resume.file;
+  const auto files = given_checkpoints(config);
+  std::error_code ignored;
+  if (!fs::exists(files.back(), ignored)) {
     return newest_that_began_from(
         config, refused, log, "is gone",
-        fmt::format("run.resume = {}: no such file; give a checkpoint, auto or never", file.string()));
+        fmt::format("run.resume = {}: no such file; give a checkpoint, the folder of a run, auto or never",
+                    place));
   }
-  Checkpoint given{file, {}};
-  if (const auto reason = read_or_reason(given, refused))
+  if (fs::is_directory(files.back(), ignored)) {
+    return newest_that_began_from(
+        config, refused, log, "has no checkpoint",
+        fmt::format(
+            "run.resume = {}: this folder holds no checkpoints of a run; give the folder of a run that "
+            "has saved one, or a checkpoint",
+            place));
+  }
+  std::optional<std::string> reason;
+  const Checkpoint given = read_given(files, refused, reason, log);
+  if (reason)
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info(
       "run.resume = {} is at step {}; {} has continued from there, so the run continues from its own newest checkpoint",
-      file.string(), given.summary.state.step, config.run.dir);
+      place, given.summary.state.step, config.run.dir);
   return *own;
 }
 
@@ -199,22 +234,24 @@ bool is_finished(const Checkpoint& checkpoint, const Config& config, const check
   return true;
 }
 
-/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, that of run.resume = FILE
+std::optional<Checkpoint> newest_with_optimizer(std::vector<fs::path> files,
+                                                std::vector<checkpoint::Refused>& refused, const Log& log) {
+  for (; !files.empty(); files.pop_back()) {
+    auto found = checkpoint::newest_readable({files.back()}, refused, log);
+    if (found && found->summary.has_optimizer) return found;
+  }
+  return std::nullopt;
+}
+
+/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, those of run.resume
 /// among them, if there is one.
 Checkpoint continuable(const Checkpoint& newest, const Config& config, const checkpoint::TrainingState& fresh,
                        std::vector<checkpoint::Refused>& refused, const Log& log) {
   const auto state = continue_from(newest.summary.state, fresh);
   if (newest.summary.has_optimizer || state.step >= total_steps(config, state)) return newest;
-  std::optional<Checkpoint> older;
-  for (auto files = run_checkpoints(config); !files.empty() && !older; files.pop_back()) {
-    older = checkpoint::newest_readable({files.back()}, refused, log);
-    if (older && !older->summary.has_optimizer) older.reset();
-  }
-  if (config.run.resume.mode == ResumeFrom::Mode::file) {
-    Checkpoint given{config.run.resume.file, {}};
-    const bool whole = !read_or_reason(given, refused) && given.summary.has_optimizer;
-    if (whole && (!older || older->summary.state.step < given.summary.state.step)) older = given;
-  }
+  auto older = newest_with_optimizer(run_checkpoints(config), refused, log);
+  const auto given = newest_with_optimizer(given_checkpoints(config), refused, log);
+  if (given && (!older || older->summary.state.step < given->summary.state.step)) older = given;
   if (!older) return newest;
   log.warning("{} has weights only; the run continues from {}, the newest with optimizer state",
               newest.file.string(), older->file.string());

@@ -38,8 +38,10 @@ void RunReport::describe(std::int64_t total_steps) {
     trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
   const auto all = inputs_.model->parameter_elements();
   log_.info("model: {} parameters{}, {} layers, vocabulary {}", with_separators(all),
-            trained < all ? fmt::format(" ({} trained)", with_separators(trained)) : "", inputs_.llama.layers,
-            with_separators(inputs_.llama.vocab_size));
+            trained < all ? fmt::format(" ({} trained; the others frozen, in {})", with_separators(trained),
+                                        fsdp::frozen_in_words(engine_.options().precision))
+                          : "",
+            inputs_.llama.layers, with_separators(inputs_.llama.vocab_size));
   log_.info("data: {} tokens, {} samples of {} tokens, {} steps per epoch; {} steps in total",
             with_separators(inputs_.train_file->tokens()),
             with_separators(inputs_.train_file->samples(config_.data.seq_len)), config_.data.seq_len,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "llampi/core/tensor.hpp"
 
@@ -29,6 +30,9 @@ struct Precision {
   /// Of the sums that gradients are; GPUs may write them in gradient_shard at once.
   DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
 };
+
+/// In what frozen parameters are kept: "bfloat16, the matrices of the blocks in int8 with a scale for each 128 elements".
+std::string frozen_in_words(const Precision& precision);
 
 /// What is kept in host memory, and where the optimizer runs then.
 ///

@@ -92,10 +92,13 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
 
 TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
   expect_done(1, "export --checkpoint " + checkpoint() + " --output base");
-  expect_done(
+  const Ending trained = run(
       2,
       "train --run.dir=lora --model.config=base --model.weights=base --data.train=text.h5 --data.seq_len=32 "
       "--train.steps=2 --train.global_batch=2 --run.threads=1 --lora.rank=2 --lora.targets=proj --optimizer.lr=1e-2");
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, ::testing::HasSubstr(" trained; the others frozen, in bfloat16), "));
+  EXPECT_EQ(json::parse(run(1, "inspect --json lora").out)["adapter"]["base_dtype"], "bfloat16");
   const double loss = loss_of("lora");
   EXPECT_LT(loss, loss_of("base"));
   expect_done(1, "export --checkpoint lora --adapter --output peft");

@@ -156,6 +156,36 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
   expect_refused("--run.resume=run/checkpoints/step-00000001.h5", {"no such file"}, "c");
 }
 
+TEST_F(Resume, ARunsFolderStandsForItsNewestCheckpoint) {
+  expect_trained("--checkpoint.every=1", {});
+  const std::string from_run = "--run.resume=run --checkpoint.every=1 --train.steps=3";
+  expect_trained(from_run, {"resumed from run/checkpoints/step-00000002.h5", "step 3/3"}, "b");
+  expect_trained(from_run + " --train.steps=4", {"resumed from b/checkpoints/step-00000003.h5", "step 4/4"},
+                 "b");
+  folder_.write("run/checkpoints/step-00000002.h5", "a part of it");
+  expect_trained(from_run,
+                 {"skipped a checkpoint: run/checkpoints/step-00000002.h5",
+                  "resumed from run/checkpoints/step-00000001.h5", "step 3/3"},
+                 "c");
+  folder_.write("run/checkpoints/step-00000001.h5", "likewise");
+  expect_refused(from_run, {"run/checkpoints/step-00000002.h5"}, "d");
+  fs::remove_all(path("run/checkpoints"));
+  expect_refused(from_run, {"this folder holds no checkpoints of a run"}, "d");
+  remove_checkpoint("c", 3);
+  expect_trained(from_run,
+                 {"run.resume = run has no checkpoint", "resumed from c/checkpoints/step-00000002.h5"}, "c");
+}
+
+TEST_F(Resume, OfARunsFolderTheNewestCheckpointWithAllStateIsTaken) {
+  expect_trained("--train.steps=1", {});
+  expect_trained("--checkpoint.content=weights", {});
+  expect_trained("--run.resume=run --train.steps=3",
+                 {"run/checkpoints/step-00000002.h5 has weights only; the run continues from "
+                  "run/checkpoints/step-00000001.h5",
+                  "resumed from run/checkpoints/step-00000001.h5", "step 3/3"},
+                 "b");
+}
+
 TEST_F(Resume, SaysWhatIsDone) {
   expect_trained("", {});
   expect_trained("", {"run already complete: run/checkpoints/step-00000002.h5 is at step 2 of 2\n"});
