@@ -126,4 +126,15 @@ std::string find_not_finite(comm::World& world, device::Device& device, fsdp::En
                             where(findings, holders));
 }
 
+std::optional<std::string> NotFiniteSteps::not_finite(const StepMetrics& metrics, const std::string& where) {
+  ++all_, ++in_a_row_;
+  if (in_a_row_ > policy_.skip)
+    return fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, where);
+  log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
+               std::isfinite(metrics.grad_norm) ? "counts as skipped, but its gradient was finite and applied"
+                                                : "is skipped",
+               where, in_a_row_, all_);
+  return std::nullopt;
+}
+
 }  // namespace llampi::train

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/core/log.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/train/config.hpp"
+#include "train/metrics.hpp"
 
 namespace llampi::train {
 
@@ -17,5 +21,23 @@ namespace llampi::train {
 /// hold these shards. Collective.
 std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
                             double own_loss);
+
+/// Steps whose loss or gradient was not finite, and what train.not_finite says of them.
+class NotFiniteSteps {
+ public:
+  /// Both outlive it.
+  NotFiniteSteps(const NotFinitePolicy& policy, const Log& log) : policy_(policy), log_(log) {}
+
+  /// After a step that was finite.
+  void finite() { in_a_row_ = 0; }
+  /// After one that was not: a warning, or why the run ends. With a gradient norm that is not finite, which all ranks share,
+  /// nothing was updated. @param where as find_not_finite() says
+  std::optional<std::string> not_finite(const StepMetrics& metrics, const std::string& where);
+
+ private:
+  const NotFinitePolicy& policy_;
+  const Log& log_;
+  std::int64_t all_ = 0, in_a_row_ = 0;
+};
 
 }  // namespace llampi::train

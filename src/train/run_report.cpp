@@ -16,11 +16,42 @@
 #include "train/run_warnings.hpp"
 
 namespace llampi::train {
+namespace {
+
+std::map<std::string, std::int64_t> bytes_by_arena(const fsdp::ArenaBytes& bytes) {
+  std::map<std::string, std::int64_t> by_arena;
+  for (const auto arena : {fsdp::Arena::device, fsdp::Arena::host})
+    by_arena[fsdp::to_string(arena)] = bytes[static_cast<std::size_t>(arena)];
+  return by_arena;
+}
+
+}  // namespace
 
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+JobStart RunReport::job_start(std::int64_t step, std::int64_t total_steps) const {
+  const auto& compiled = engine_.compiled();
+  JobStart start{.step = step,
+                 .total_steps = total_steps,
+                 .tokens_per_step = config_.train.global_batch * config_.data.seq_len,
+                 .parameters = inputs_.model->parameter_elements(),
+                 .ranks = world_.size(),
+                 .nodes = world_.topology().nodes,
+                 .device = compute_.device().describe(),
+                 .planned_bytes = bytes_by_arena(compiled.arena_bytes)};
+  if (const auto peak = fsdp::peak_action(compiled.step)) {
+    for (const auto& purpose : fsdp::bytes_alive_at(compiled.step, *peak))
+      start.peak_bytes[fsdp::to_string(purpose.purpose)] += purpose.bytes;
+  }
+  return start;
+}
+
+std::map<std::string, std::int64_t> RunReport::used_bytes() const {
+  return bytes_by_arena(engine_.memory().used());
 }
 
 void RunReport::describe_device() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "llampi/device/gpu_process.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
+#include "train/history.hpp"
 #include "train/inputs.hpp"
 
 namespace llampi::train {
@@ -37,6 +39,10 @@ class RunReport {
   /// After the first step: what was planned, what was used of it, and what there is besides. Collective.
   void describe_memory();
 
+  /// For history.jsonl.
+  JobStart job_start(std::int64_t step, std::int64_t total_steps) const;
+  /// Of the engine's memory, by kind.
+  std::map<std::string, std::int64_t> used_bytes() const;
   /// Of this rank: on its GPU now, or the largest resident memory that the process has had.
   std::int64_t memory_bytes() const;
   /// Of its GPU's memory, what this rank's process has; -1 where the driver does not say, 0 on CPUs.

@@ -26,6 +26,9 @@ constexpr std::chrono::milliseconds kLook{200};
 constexpr double kTellSeconds = 60;   // between lines of a save that waits for room
 constexpr double kLongestPause = 60;  // between its attempts where nothing is known to have changed
 
+/// Parameters and two moments, where weights are parameters alone.
+constexpr double kAllOverWeights = 3;
+
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -54,6 +57,15 @@ checkpoint::FileSettings file_settings(const Config& config) {
           .stripes = options.stripes,
           .stripe_bytes = options.stripe_bytes,
           .writers_per_node = options.writers_per_node};
+}
+
+double guessed_seconds_to_save(const Config& config, const model::Model& model, int nodes) {
+  double elements = 0;
+  for (const auto& parameter : model.parameters()) {
+    if (config.lora.rank == 0 || parameter.adapter) elements += static_cast<double>(parameter.elements());
+  }
+  const double bytes = 12 * elements;
+  return 1 + bytes / (200e6 * nodes);
 }
 
 std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content) {
@@ -301,6 +313,13 @@ double Saver::take_stall_seconds() { return std::exchange(stall_seconds_, 0); }
 
 fs::path Saver::file_of(std::int64_t step) const {
   return checkpoint::checkpoint_path(run_.config.run.dir, step);
+}
+
+double Saver::seconds_to_save_all() const {
+  if (slowest_seconds_ <= 0)
+    return guessed_seconds_to_save(run_.config, run_.engine.model(), run_.world.topology().nodes);
+  const bool weights_so_far = run_.config.checkpoint.content == CheckpointContent::weights;
+  return slowest_seconds_ * (weights_so_far ? kAllOverWeights : 1);
 }
 
 void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent content, double seconds) {

@@ -28,6 +28,9 @@ checkpoint::FileSettings file_settings(const Config& config);
 /// Of the engine, with moments where checkpoints have them.
 std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content);
 
+/// Of all state, on slow disks, which take 200 MB/s from each node.
+double guessed_seconds_to_save(const Config& config, const model::Model& model, int nodes);
+
 class Saver {
  public:
   /// What there is to save, of whom; all of it outlives the Saver.
@@ -71,8 +74,8 @@ class Saver {
   bool abandon();
 
   std::int64_t saved_step() const { return saved_step_; }
-  /// Of the slowest save so far; 0: there was none.
-  double slowest_seconds() const { return slowest_seconds_; }
+  /// A save of all state takes as long as the slowest so far, for as many bytes; a guess before the first one.
+  double seconds_to_save_all() const;
   /// That saving has held training up since the last call.
   double take_stall_seconds();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/stopping.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "llampi/core/clock.hpp"
@@ -38,6 +39,19 @@ bool Stopping::decide(const StopVotes& votes) {
   if (votes.signal > 0) reason_ = StopReason::signal;
   if (votes.file > 0) reason_ = StopReason::file;
   return reason_ != StopReason::none;
+}
+
+StopVotes StopTally::own(double seconds_to_go_on) {
+  StopVotes votes = stopping_.vote(seconds_to_go_on);
+  own_signal_ = votes.signal = std::max(own_signal_, votes.signal);
+  return votes;
+}
+
+bool StopTally::hear(const StopVotes& votes) {
+  heard_.max_hours += votes.max_hours;
+  heard_.signal += votes.signal;
+  heard_.file += votes.file;
+  return stops_ = stopping_.decide(heard_);
 }
 
 std::string Stopping::text() const {

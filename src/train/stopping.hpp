@@ -55,4 +55,25 @@ class Stopping {
   StopReason reason_ = StopReason::none;
 };
 
+/// What ranks have voted so far. A vote travels while a step runs, and another may be asked for meanwhile; so each rank says
+/// again that it had a signal, and what was heard once counts from then on.
+class StopTally {
+ public:
+  /// It outlives the tally.
+  explicit StopTally(Stopping& stopping) : stopping_(stopping) {}
+
+  /// As Stopping::vote(), of this rank.
+  StopVotes own(double seconds_to_go_on);
+  /// @param votes of all ranks. Returns stops().
+  bool hear(const StopVotes& votes);
+  /// Whether the run stops: the same on all ranks.
+  bool stops() const { return stops_; }
+
+ private:
+  Stopping& stopping_;
+  StopVotes heard_;
+  std::int64_t own_signal_ = 0;
+  bool stops_ = false;
+};
+
 }  // namespace llampi::train

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/streams.hpp"
 
@@ -98,6 +100,24 @@ void Trace::write(const std::filesystem::path& file) {
   out.close();
   if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
   records_.clear();
+}
+
+fsdp::Observer StepTraces::observer(const fsdp::Engine& engine, std::int64_t step) {
+  const bool wanted = config_.log.trace && config_.log.trace->contains(step);
+  if (!wanted) {
+    write();
+    return {};
+  }
+  if (!trace_) trace_ = std::make_unique<Trace>(engine, world_.rank());
+  return trace_->observer(step);
+}
+
+void StepTraces::write() {
+  if (!trace_) return;
+  const auto folder = std::filesystem::path(config_.run.dir) / "trace";
+  comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
+  if (world_.rank() == 0) remove_traces_of_more_ranks(folder, world_.size());
+  trace_.reset();
 }
 
 }  // namespace llampi::train

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/train/config.hpp"
 
 namespace llampi::train {
 
@@ -42,6 +45,23 @@ class Trace {
   int rank_;
   std::vector<Record> records_;
   std::vector<std::size_t> open_;  ///< per action of the list: its latest record
+};
+
+/// The traces of log.trace: one file per rank, written once the last traced step is done.
+class StepTraces {
+ public:
+  /// All of it outlives the traces.
+  StepTraces(comm::World& world, const Config& config) : world_(world), config_(config) {}
+
+  /// For the engine and this step; empty where it is not traced. Collective.
+  fsdp::Observer observer(const fsdp::Engine& engine, std::int64_t step);
+  /// What was recorded, if anything was. Collective.
+  void write();
+
+ private:
+  comm::World& world_;
+  const Config& config_;
+  std::unique_ptr<Trace> trace_;  ///< while steps are traced
 };
 
 }  // namespace llampi::train

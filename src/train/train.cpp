@@ -33,9 +33,9 @@
 #include "train/decisions.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
+#include "train/journal.hpp"
 #include "train/not_finite.hpp"
 #include "train/placement_note.hpp"
-#include "train/prometheus.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
 #include "train/room.hpp"
@@ -58,13 +58,6 @@ namespace fs = std::filesystem;
 /// time to die; file servers keep the lock of a node that was lost for a minute or two.
 constexpr double kLockSeconds = 120;
 
-std::map<std::string, std::int64_t> bytes_by_arena(const fsdp::ArenaBytes& bytes) {
-  std::map<std::string, std::int64_t> by_arena;
-  for (const auto arena : {fsdp::Arena::device, fsdp::Arena::host})
-    by_arena[fsdp::to_string(arena)] = bytes[static_cast<std::size_t>(arena)];
-  return by_arena;
-}
-
 /// A step of which the ranks have not told each other their losses yet.
 struct UnreportedStep {
   StepMetrics metrics;
@@ -84,7 +77,10 @@ class Trainer {
         texts_(texts),
         log_(log),
         stopping_(config.run.dir, config.run.max_hours, world.rank()),
-        agreement_(world) {}
+        journal_(config, log),
+        agreement_(world),
+        traces_(world, config),
+        not_finite_(config.train.not_finite, log) {}
 
   Outcome run(const Complain& complain);
   /// After a failure of this rank alone: lets go of a save under way and what it reads.
@@ -99,10 +95,6 @@ class Trainer {
   void prepare_for_documents();
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
-  JobStart job_start() const;
-  void tell_saved(const fs::path& file, std::int64_t step, double seconds);
-  void tell_end(const std::string& outcome);
-  void write_prometheus();
   Outcome loop();
   Outcome finish();
   UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches,
@@ -113,10 +105,6 @@ class Trainer {
   bool must_know_now(const StepMetrics& metrics) const;
   void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
   void scale_loss(std::int64_t step, bool overflow);
-  void trace_step(std::int64_t step);
-  void write_trace();
-  void note(const std::string& line);
-  void report(const StepMetrics& metrics);
   bool evaluate_now();
   void save(CheckpointContent content);
   void start_saving();
@@ -129,10 +117,6 @@ class Trainer {
   [[noreturn]] void fail(const std::string& reason);
   bool all_told_to_stop();
   bool steps_are_long() const;
-  StopVotes own_votes(double seconds_to_go_on);
-  bool decide_on_stopping(const StopVotes& votes);
-  double seconds_to_save() const;
-  double guessed_seconds_to_save() const;
   double seconds_to_go_on(int steps, double step_seconds) const;
   Outcome stop();
   template <class Work>
@@ -147,15 +131,14 @@ class Trainer {
   const ConfigTexts& texts_;
   const Log& log_;
   Stopping stopping_;
+  StopTally tally_{stopping_};
 
   health::FlightRecord record_;
   Inputs inputs_;
   comm::Compute compute_;
   std::unique_ptr<fsdp::Engine> engine_;
-  std::unique_ptr<RunFolder> folder_;  ///< rank 0
+  Journal journal_;
   std::unique_ptr<RunReport> report_;
-  std::unique_ptr<PrometheusFile> prometheus_;  ///< rank 0, where it is asked for
-  Standing standing_;
   optim::LearningRateSchedule schedule_;
   Start start_;
   ChoicesOfRun choices_;
@@ -173,12 +156,8 @@ class Trainer {
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double slowest_step_seconds_ = 0;  ///< of any rank, in the last step that was reported; 0: none was
   bool some_failed_ = false;         ///< some rank had a failure when the ranks last told each other
-  StopVotes votes_;                  ///< of all ranks, so far
-  std::int64_t own_signal_ = 0;      ///< this rank was told to stop
-  bool told_to_stop_ = false;
-  double step_seconds_sum_ = 0;
-  std::unique_ptr<Trace> trace_;
-  std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
+  StepTraces traces_;
+  NotFiniteSteps not_finite_;
   bool warned_of_fp8_ = false;
   std::unique_ptr<Room> room_;
   std::shared_ptr<health::SideWork> side_work_ = std::make_shared<health::SideWork>();
@@ -234,8 +213,8 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
                        stopping_,
                        *room_,
                        side_work_,
-                       [this](const auto&... of_save) { tell_saved(of_save...); },
-                       [this] { return folder_ ? &folder_->metrics() : nullptr; }};
+                       [this](const auto&... of_save) { journal_.saved(of_save...); },
+                       [this] { return journal_.metrics(); }};
   saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
 }
 
@@ -260,51 +239,15 @@ checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
 
 void Trainer::open_run_folder() {
   owes_evaluation_ = comm::from_rank_0(world_, [&] {
-    folder_->open(start_.run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, state_.step);
-    folder_->history().append(start_json(job_start(), unix_seconds()));
+    const bool ends_with_step =
+        journal_.open_folder(start_.run_text, report_->job_start(state_.step, total_steps_));
     if (!choices_.products.empty()) keep_choices(room_->folder() / kChoicesFile, choices_, log_);
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
-    return folder_->metrics().ends_with_step(state_.step);
+    return ends_with_step;
   });
+  journal_.begin(state_.step, total_steps_);
   stopping_.forget_last_stop();
   owes_evaluation_ = owes_evaluation_ && due(config_.train.eval_every, state_.step);
-}
-
-JobStart Trainer::job_start() const {
-  const auto& compiled = engine_->compiled();
-  JobStart start{.step = state_.step,
-                 .total_steps = total_steps_,
-                 .tokens_per_step = config_.train.global_batch * config_.data.seq_len,
-                 .parameters = inputs_.model->parameter_elements(),
-                 .ranks = world_.size(),
-                 .nodes = world_.topology().nodes,
-                 .device = compute_.device().describe(),
-                 .planned_bytes = bytes_by_arena(compiled.arena_bytes)};
-  if (const auto peak = fsdp::peak_action(compiled.step)) {
-    for (const auto& purpose : fsdp::bytes_alive_at(compiled.step, *peak))
-      start.peak_bytes[fsdp::to_string(purpose.purpose)] += purpose.bytes;
-  }
-  return start;
-}
-
-void Trainer::tell_saved(const fs::path& file, std::int64_t step, double seconds) {
-  if (!folder_) return;
-  const fs::path in_folder = file.lexically_relative(config_.run.dir);
-  const bool is_there =
-      !in_folder.empty() && *in_folder.begin() != "..";  // and not in checkpoint.fallback_dir
-  folder_->history().append(
-      checkpoint_json(step, (is_there ? in_folder : file).string(), seconds, unix_seconds()));
-  standing_.saved_step = step;
-  write_prometheus();
-}
-
-void Trainer::tell_end(const std::string& outcome) {
-  if (folder_ && folder_->is_open())
-    folder_->history().append(end_json(state_.step, outcome, unix_seconds()));
-}
-
-void Trainer::write_prometheus() {
-  if (prometheus_ && standing_.step.step > 0) prometheus_->write(standing_);
 }
 
 Outcome Trainer::run(const Complain& complain) {
@@ -317,7 +260,7 @@ Outcome Trainer::run(const Complain& complain) {
   Outcome outcome{};
   const auto error = comm::common_failure([&] { outcome = run_watched(); });
   finish_what_is_saved();
-  tell_end(error ? "failed" : outcome == Outcome::done ? "done" : "stopped");
+  journal_.end(state_.step, error ? "failed" : outcome == Outcome::done ? "done" : "stopped");
   if (error) {
     if (watchdog_) watchdog_->leave();
     std::rethrow_exception(error);
@@ -344,14 +287,15 @@ void Trainer::prepare_for_documents() {
 /// False where this job is told to stop while another one has the folder.
 bool Trainer::take_folder() {
   struct ToldToStop {};
-  const auto patience = kLockSeconds + guessed_seconds_to_save();
+  const auto patience =
+      kLockSeconds + guessed_seconds_to_save(config_, *inputs_.model, world_.topology().nodes);
   const auto wait = [this] {
     record_.act("waiting for the run folder");
     if (take_stop_request()) throw ToldToStop();
   };
   return comm::from_rank_0(world_, [&] {
     try {
-      folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait);
+      journal_.keep(std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait));
       return true;
     } catch (const ToldToStop&) {
       return false;
@@ -370,10 +314,7 @@ Outcome Trainer::run_watched() {
               config_.run.dir);
     return Outcome::stopped;
   }
-  comm::on_rank_0(world_, [&] {
-    if (config_.log.prometheus.empty()) return;
-    prometheus_ = std::make_unique<PrometheusFile>(config_.log.prometheus, config_.run.dir, log_);
-  });
+  comm::on_rank_0(world_, [&] { journal_.open_prometheus(); });
   std::vector<checkpoint::Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;
@@ -392,11 +333,11 @@ Outcome Trainer::run_watched() {
                           config_, log_);
   prepare_for_documents();
   fill_engine(std::move(refused), decisions);
+  report_ = std::make_unique<RunReport>(world_, config_, inputs_, compute_, *engine_, log_);
   open_run_folder();
   if (config_.log.trace && config_.log.trace->first > total_steps_)
     log_.warning("log.trace begins at step {}, after the last step {}: there will be no trace",
                  config_.log.trace->first, total_steps_);
-  report_ = std::make_unique<RunReport>(world_, config_, inputs_, compute_, *engine_, log_);
   report_->describe(total_steps_);
   warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
   return loop();
@@ -404,10 +345,10 @@ Outcome Trainer::run_watched() {
 
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
-  StopVotes votes = own_votes(seconds_to_go_on(1, 0));
+  StopVotes votes = tally_.own(seconds_to_go_on(1, 0));
   const health::FlightScope scope(record_, {"agreement on stopping"});
   comm::sum_members(world_, votes);
-  return decide_on_stopping(votes);
+  return tally_.hear(votes);
 }
 
 /// Shorter steps are run to their end: what ranks tell each other during one is known after it. After SIGTERM, mpirun kills
@@ -419,44 +360,10 @@ bool Trainer::steps_are_long() const {
   return slowest_step_seconds_ <= 0 || slowest_step_seconds_ >= kLongStepSeconds;
 }
 
-/// A signal is said again and again, as what was told in tell() is heard later than what is asked meanwhile.
-StopVotes Trainer::own_votes(double seconds_to_go_on) {
-  StopVotes votes = stopping_.vote(seconds_to_go_on);
-  own_signal_ = votes.signal = std::max(own_signal_, votes.signal);
-  return votes;
-}
-
-bool Trainer::decide_on_stopping(const StopVotes& votes) {
-  votes_.max_hours += votes.max_hours;
-  votes_.signal += votes.signal;
-  votes_.file += votes.file;
-  return told_to_stop_ = stopping_.decide(votes_);
-}
-
-/// Parameters and two moments, where weights are parameters alone.
-constexpr double kAllOverWeights = 3;
-
-/// That are kept for the save of a run that stops, which is of all state: as the slowest so far took for as many bytes.
-double Trainer::seconds_to_save() const {
-  if (saver_->slowest_seconds() <= 0) return guessed_seconds_to_save();
-  const bool weights_so_far = config_.checkpoint.content == CheckpointContent::weights;
-  return saver_->slowest_seconds() * (weights_so_far ? kAllOverWeights : 1);
-}
-
-/// Not measured yet: on slow disks, which take 200 MB/s from each node.
-double Trainer::guessed_seconds_to_save() const {
-  double elements = 0;
-  for (const auto& parameter : inputs_.model->parameters()) {
-    if (config_.lora.rank == 0 || parameter.adapter) elements += static_cast<double>(parameter.elements());
-  }
-  const double bytes = 12 * elements;
-  return 1 + bytes / (200e6 * world_.topology().nodes);
-}
-
 /// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
 double Trainer::seconds_to_go_on(int steps, double step_seconds) const {
   if (config_.run.max_hours <= 0) return 0;  // nobody asks
-  double seconds = (saver_->is_under_way() ? 3 : 2) * seconds_to_save();
+  double seconds = (saver_->is_under_way() ? 3 : 2) * saver_->seconds_to_save_all();
   for (int i = 1; i <= steps; ++i)
     seconds +=
         1.5 * step_seconds + (due(config_.train.eval_every, state_.step + i) ? evaluation_seconds_ : 0);
@@ -470,7 +377,7 @@ Outcome Trainer::stop() {
   }
   const bool idle = state_.step < first_step_;
   if (!idle) save(CheckpointContent::all);  // so that it can continue
-  write_trace();
+  traces_.write();
   stopping_.put_file_aside(log_);
   if (idle && stopping_.reason() == StopReason::max_hours) {
     log_.warning(
@@ -527,7 +434,7 @@ Outcome Trainer::loop() {
       finish_saving();  // a save that failed there fails here
       settle();
     }
-    if (told_to_stop_) return stop();
+    if (tally_.stops()) return stop();
     record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
     record_.begin_step(state_.step + 1);
     record_.act("reading the data");
@@ -569,12 +476,12 @@ Outcome Trainer::loop() {
       warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
     if (due(config_.train.eval_every, state_.step)) {
-      const bool dropped = told_to_stop_ && state_.step < total_steps_;
+      const bool dropped = tally_.stops() && state_.step < total_steps_;
       if (dropped || !evaluate_now()) return stop();
     }
     if (state_.step == total_steps_) {
       save(config_.checkpoint.content);
-    } else if (!told_to_stop_ && due(config_.checkpoint.every, state_.step)) {  // else all is saved at once
+    } else if (!tally_.stops() && due(config_.checkpoint.every, state_.step)) {  // else all is saved at once
       start_saving();
     }
   }
@@ -583,7 +490,7 @@ Outcome Trainer::loop() {
 
 Outcome Trainer::finish() {
   stopping_.remove_file(log_);
-  write_trace();
+  traces_.write();
   return Outcome::done;
 }
 
@@ -593,7 +500,7 @@ void Trainer::tell(std::span<const device::HostBatch> next_batches, double secon
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
   own.segments = device::most_segments(next_batches);
   own.failed_ranks = failure_ || data_failure_ ? 1 : 0;
-  own.stop = own_votes(seconds_to_go_on);
+  own.stop = tally_.own(seconds_to_go_on);
   if (unreported_) {
     own.losses = unreported_->losses;
     own.fp8 = unreported_->fp8;
@@ -617,7 +524,7 @@ void Trainer::hear() {
   }
   next_inputs_ = {.valid_labels = of_all.valid_labels, .segments = of_all.segments};
   some_failed_ = of_all.failed_ranks > 0;
-  decide_on_stopping(of_all.stop);
+  tally_.hear(of_all.stop);
   report_last_step(of_all);
 }
 
@@ -636,8 +543,8 @@ void Trainer::report_last_step(const StepFacts& of_all) {
     metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
   }
   record_.act("reporting the step");
-  step_seconds_sum_ += metrics.step_seconds;
-  report(metrics);
+  attempt([&] { journal_.step(metrics); });
+  if (world_.rank() == 0) room_->watch(steady_seconds());
   check_finite(step);
 }
 
@@ -648,26 +555,14 @@ bool Trainer::must_know_now(const StepMetrics& metrics) const {
          due(config_.checkpoint.every, state_.step);
 }
 
-/// A step that is not finite ends the run, or was left out: with a norm that is not finite, which all ranks
-/// share, nothing was updated.
+/// A step that is not finite ends the run, or was left out.
 void Trainer::check_finite(const UnreportedStep& step) {
   const StepMetrics& metrics = step.metrics;
-  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down)) {
-    left_out_in_a_row_ = 0;
-    return;
-  }
+  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down))
+    return not_finite_.finite();
   const health::FlightPhase phase(record_, "looks for what is not finite");
   const std::string where = find_not_finite(world_, compute_.device(), *engine_, step.own_loss);
-  ++left_out_, ++left_out_in_a_row_;
-  if (left_out_in_a_row_ <= config_.train.not_finite.skip) {
-    log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
-                 std::isfinite(metrics.grad_norm)
-                     ? "counts as skipped, but its gradient was finite and applied"
-                     : "is skipped",
-                 where, left_out_in_a_row_, left_out_);
-    return;
-  }
-  fail(fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, where));
+  if (const auto reason = not_finite_.not_finite(metrics, where)) fail(*reason);
 }
 
 /// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
@@ -698,8 +593,7 @@ UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::Host
   metrics.lr = schedule_.at(step);
   metrics.tokens = inputs.valid_labels;
   if (inputs.valid_labels > 0) {
-    trace_step(step);
-    if (trace_) engine_->observe(trace_->observer(step));
+    engine_->observe(traces_.observer(*engine_, step));
     inputs.learning_rate = metrics.lr;
     inputs.optimizer_step = state_.optimizer_steps + 1;
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
@@ -714,8 +608,7 @@ UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::Host
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
     if (step == first_step_) {
       report_->describe_memory();
-      if (folder_)
-        folder_->history().append(memory_json(bytes_by_arena(engine_->memory().used()), unix_seconds()));
+      journal_.memory(report_->used_bytes());
     }
   } else {
     log_.warning("step {} has no valid labels: loss 0, no update", step);
@@ -752,47 +645,6 @@ void Trainer::scale_loss(std::int64_t step, bool overflow) {
   state_.loss_scale_good_steps = scaler.good_steps;
 }
 
-/// Switches the trace on and off, and writes one file per rank once the last traced step is done.
-void Trainer::trace_step(std::int64_t step) {
-  const bool wanted = config_.log.trace && config_.log.trace->contains(step);
-  if (wanted && !trace_) {
-    trace_ = std::make_unique<Trace>(*engine_, world_.rank());
-  } else if (!wanted && trace_) {
-    write_trace();
-  }
-}
-
-void Trainer::write_trace() {
-  if (!trace_) return;
-  const fs::path folder = fs::path(config_.run.dir) / "trace";
-  comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
-  if (folder_) remove_traces_of_more_ranks(folder, world_.size());
-  trace_.reset();
-}
-
-/// A line of metrics.jsonl. That there is no room for it is told once, and again at the next save.
-void Trainer::note(const std::string& line) {
-  const bool was_written = folder_->metrics().unwritten().empty();
-  if (folder_->add_metrics(line) || !was_written) return;
-  log_.warning("{}/metrics.jsonl cannot be written; its lines stay in memory until it can: make room there",
-               config_.run.dir);
-}
-
-void Trainer::report(const StepMetrics& m) {
-  attempt([&] {
-    if (folder_) note(to_json(m));
-  });
-  if (folder_) room_->watch(steady_seconds());
-  standing_.step = m;
-  standing_.total_steps = total_steps_;
-  if (m.step % config_.log.every != 0 && m.step != total_steps_) return;
-  const double average = step_seconds_sum_ / static_cast<double>(m.step - first_step_ + 1);
-  log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
-                fmt::formatted_size("{}", total_steps_), total_steps_, m.loss, m.lr, m.grad_norm,
-                m.tokens_per_second, format_duration(average * static_cast<double>(total_steps_ - m.step)));
-  attempt([&] { write_prometheus(); });
-}
-
 /// False if it was dropped, to stop. The next run begins with it then.
 bool Trainer::evaluate_now() {
   const health::FlightPhase phase(record_, "evaluates");
@@ -805,11 +657,7 @@ bool Trainer::evaluate_now() {
   if (result.tokens == 0) log_.warning("{} has no valid labels, so it has no loss", config_.data.eval);
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
             result.perplexity, result.tokens);
-  attempt([&] {
-    if (folder_) note(evaluation_json(state_.step, result.loss, unix_seconds()));
-    standing_.eval_loss = result.loss;
-    write_prometheus();
-  });
+  attempt([&] { journal_.evaluation(state_.step, result.loss); });
   return true;
 }
 

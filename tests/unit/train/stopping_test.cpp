@@ -79,6 +79,21 @@ TEST_F(StoppingTest, LeavesATraceOfTheFileUntilTheRunGoesOn) {
   EXPECT_FALSE(std::filesystem::exists(stopped));
 }
 
+TEST_F(StoppingTest, WhatWasHeardOnceCountsFromThenOn) {
+  auto s = stopping();
+  StopTally tally(s);
+  EXPECT_FALSE(tally.hear(tally.own(0)));
+  request_stop();
+  EXPECT_EQ(tally.own(0).signal, 1);
+  EXPECT_EQ(tally.own(0).signal, 1) << "it was not heard the first time";
+  EXPECT_FALSE(tally.stops());
+  EXPECT_TRUE(tally.hear({.signal = 1}));
+  EXPECT_TRUE(tally.hear({}));
+  EXPECT_EQ(s.reason(), StopReason::signal);
+  EXPECT_TRUE(tally.hear({.file = 1}));
+  EXPECT_EQ(s.reason(), StopReason::file);
+}
+
 TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
   const auto out_of_time = stopping(1).vote(3601);
   request_stop();

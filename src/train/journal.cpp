@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/journal.hpp"
+
+#include "llampi/core/clock.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi::train {
+
+namespace fs = std::filesystem;
+
+void Journal::open_prometheus() {
+  if (config_.log.prometheus.empty()) return;
+  prometheus_ = std::make_unique<PrometheusFile>(config_.log.prometheus, config_.run.dir, log_);
+}
+
+bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
+  folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step);
+  folder_->history().append(start_json(start, unix_seconds()));
+  return folder_->metrics().ends_with_step(start.step);
+}
+
+void Journal::begin(std::int64_t start_step, std::int64_t total_steps) {
+  start_step_ = start_step;
+  standing_.total_steps = total_steps;
+}
+
+void Journal::memory(const std::map<std::string, std::int64_t>& used_bytes) {
+  if (folder_) folder_->history().append(memory_json(used_bytes, unix_seconds()));
+}
+
+void Journal::step(const StepMetrics& m) {
+  if (folder_) add_metrics(to_json(m));
+  step_seconds_ += m.step_seconds;
+  standing_.step = m;
+  const std::int64_t total = standing_.total_steps;
+  if (m.step % config_.log.every != 0 && m.step != total) return;
+  const double average = step_seconds_ / static_cast<double>(m.step - start_step_);
+  log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
+                fmt::formatted_size("{}", total), total, m.loss, m.lr, m.grad_norm, m.tokens_per_second,
+                format_duration(average * static_cast<double>(total - m.step)));
+  write_prometheus();
+}
+
+void Journal::evaluation(std::int64_t step, double loss) {
+  if (folder_) add_metrics(evaluation_json(step, loss, unix_seconds()));
+  standing_.eval_loss = loss;
+  write_prometheus();
+}
+
+void Journal::saved(const fs::path& file, std::int64_t step, double seconds) {
+  if (!folder_) return;
+  const fs::path in_folder = file.lexically_relative(config_.run.dir);
+  const bool is_there =
+      !in_folder.empty() && *in_folder.begin() != "..";  // and not in checkpoint.fallback_dir
+  folder_->history().append(
+      checkpoint_json(step, (is_there ? in_folder : file).string(), seconds, unix_seconds()));
+  standing_.saved_step = step;
+  write_prometheus();
+}
+
+void Journal::end(std::int64_t step, const std::string& outcome) {
+  if (folder_ && folder_->is_open()) folder_->history().append(end_json(step, outcome, unix_seconds()));
+}
+
+/// That there is no room for a line is told once, and again at the next save.
+void Journal::add_metrics(const std::string& line) {
+  const bool was_written = folder_->metrics().unwritten().empty();
+  if (folder_->add_metrics(line) || !was_written) return;
+  log_.warning("{}/metrics.jsonl cannot be written; its lines stay in memory until it can: make room there",
+               config_.run.dir);
+}
+
+void Journal::write_prometheus() {
+  if (prometheus_ && standing_.step.step > 0) prometheus_->write(standing_);
+}
+
+}  // namespace llampi::train

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run tells of its steps while it goes on: metrics.jsonl, history.jsonl, TensorBoard's and Prometheus' files, and lines
+// on the console.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "llampi/core/log.hpp"
+#include "llampi/train/config.hpp"
+#include "train/prometheus.hpp"
+#include "train/run_folder.hpp"
+
+namespace llampi::train {
+
+/// All ranks have one. Rank 0 gives it the run's folder; without it, files are not written.
+class Journal {
+ public:
+  /// Both outlive it.
+  Journal(const Config& config, const Log& log) : config_(config), log_(log) {}
+
+  void keep(std::unique_ptr<RunFolder> folder) { folder_ = std::move(folder); }
+  /// Where log.prometheus asks for the file. @throws UserError as PrometheusFile does
+  void open_prometheus();
+  /// @param run_text for config.ini
+  /// @returns whether metrics.jsonl ends with the training of the step that the run continues after
+  bool open_folder(const std::string& run_text, const JobStart& start);
+  /// Of this job: the step that it continues after, and the run's last one.
+  void begin(std::int64_t start_step, std::int64_t total_steps);
+  /// Null but on rank 0.
+  MetricsFile* metrics() { return folder_ ? &folder_->metrics() : nullptr; }
+
+  /// What the engine uses of each kind of memory: "device", "host".
+  void memory(const std::map<std::string, std::int64_t>& used_bytes);
+  /// @throws CallError for what the user cannot mend
+  void step(const StepMetrics& metrics);
+  /// Likewise.
+  void evaluation(std::int64_t step, double loss);
+  /// A checkpoint has its name.
+  void saved(const std::filesystem::path& file, std::int64_t step, double seconds);
+  /// @param outcome "done", "stopped" or "failed"
+  void end(std::int64_t step, const std::string& outcome);
+
+ private:
+  void add_metrics(const std::string& line);
+  void write_prometheus();
+
+  const Config& config_;
+  const Log& log_;
+  std::unique_ptr<RunFolder> folder_;           ///< rank 0
+  std::unique_ptr<PrometheusFile> prometheus_;  ///< rank 0, where it is asked for
+  Standing standing_;
+  std::int64_t start_step_ = 0;
+  double step_seconds_ = 0;  ///< of all steps of this job
+};
+
+}  // namespace llampi::train
