@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -89,6 +90,13 @@ class Block {
   bool running() const { return current_ >= 0; }
   int current() const { return current_; }
   std::byte* shared() const { return shared_; }
+  bool is_shared(const void* address) const {
+    const auto lies_in = [address](const void* begin, const void* end) {
+      return !std::less<>()(address, begin) && std::less<>()(address, end);
+    };
+    return lies_in(shared_, shared_memory_.end()) ||
+           lies_in(static_shared_.data(), static_shared_.data() + static_shared_.size());
+  }
   void meet_all(llampi::SourceLocation where);
   int count(bool predicate, llampi::SourceLocation where);
   const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
@@ -308,6 +316,10 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
 bool in_kernel() { return the_block().running(); }
 
 std::byte* dynamic_shared_memory() { return running_block("dynamic_shared() outside of a kernel").shared(); }
+
+bool is_shared(const void* address) {
+  return running_block("shared memory outside of a kernel").is_shared(address);
+}
 
 void meet_block(llampi::SourceLocation where) {
   running_block("a barrier outside of a kernel").meet_all(where);

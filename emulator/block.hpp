@@ -35,6 +35,9 @@ bool in_kernel();
 /// and not more; what lies behind its end cannot be read or is found to be written.
 std::byte* dynamic_shared_memory();
 
+/// Whether it is in the memory that the block shares.
+bool is_shared(const void* address);
+
 /// __syncthreads(). @throws Error outside of kernels, as the following do
 void meet_block(llampi::SourceLocation where);
 

@@ -58,4 +58,11 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_memory());
 }
 
+/// What st.global does with an address in shared memory is not defined.
+template <class Unit>
+void store_global(Unit* to, Unit unit) {
+  require(!is_shared(to), "store_global() to shared memory");
+  *to = unit;
+}
+
 }  // namespace llampi::emulator

@@ -142,6 +142,22 @@ TEST_P(Kernels, SharedVariablesAreNotZeroAndNotKept) {
   }
 }
 
+__global__ void store_somewhere(uint2* out, int where) {
+  __shared__ uint2 shared;
+  uint2* const places[] = {out, &shared, dynamic_shared<uint2>()};
+  store_global(places[where], uint2{1, 2});
+}
+
+TEST(Stores, ToSharedMemoryAreErrors) {
+  uint2 out{};
+  launch(store_somewhere, 1, 1, sizeof out, nullptr, &out, 0);
+  EXPECT_EQ(out.y, 2);
+  for (const int shared : {1, 2}) {
+    EXPECT_THAT([&] { launch(store_somewhere, 1, 1, sizeof out, nullptr, &out, shared); },
+                ThrowsMessage<Error>(HasSubstr("store_global() to shared memory")));
+  }
+}
+
 /// Two sums through the same variable, with no barrier between the reading of one and the writing of the
 /// next.
 __global__ void hurried_sums(int* out) {

@@ -11,7 +11,7 @@
 namespace llampi::device::cuda {
 using emulator::cp_async_16, emulator::cp_async_4, emulator::cp_async_commit, emulator::cp_async_wait;
 using emulator::exp2_approximate, emulator::recomputed;
-using emulator::launch, emulator::dynamic_shared;
+using emulator::launch, emulator::dynamic_shared, emulator::store_global;
 using emulator::mma_16x8x16, emulator::ldmatrix_x4, emulator::ldmatrix_x4_transposed;
 using emulator::SharedAddress, emulator::shared_address;
 }  // namespace llampi::device::cuda

@@ -63,6 +63,21 @@ struct HeadPairs {
     return largest;
   }
 
+  /// To shared memory: the columns that load<N>() reads.
+  template <int N>
+  __device__ void share(float* to, int half) const {
+#pragma unroll
+    for (int n = 0; n < kLanePairs / N; ++n) {
+      const int j = column<N>(n);
+      if (j >= half) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        to[j + i] = first[n * N + i];
+        to[half + j + i] = second[n * N + i];
+      }
+    }
+  }
+
   /// work(element, its place in `first` or `second`) for all elements.
   template <class Work>
   __device__ void each(const Work& work) {
@@ -179,7 +194,7 @@ __global__ void __launch_bounds__(kTransformThreads)
     return;
   }
   __shared__ float of_heads[kBlockHeads][kMostTransformed];
-  sums.store<N>(of_heads[threadIdx.x / 32], p.half);
+  sums.share<N>(of_heads[threadIdx.x / 32], p.half);
   __syncthreads();
   const int dim = 2 * p.half;
   float* const of_block = partial + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * 2 * dim;

@@ -69,30 +69,18 @@ using Unit =
                        std::conditional_t<kBytes % 8 == 0, uint2,
                                           std::conditional_t<kBytes % 4 == 0, std::uint32_t, std::uint16_t>>>;
 
+/// To global memory.
 template <class U>
 __device__ inline void store_unit(U* to, U unit) {
   *to = unit;
 }
-// nvcc 13.0 splits some assignments of 16 bytes into four stores.
 template <>
 __device__ inline void store_unit<uint4>(uint4* to, uint4 unit) {
-#ifdef __CUDA_ARCH__
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(unit.x),
-               "r"(unit.y), "r"(unit.z), "r"(unit.w)
-               : "memory");
-#else
-  *to = unit;
-#endif
+  store_global(to, unit);
 }
 template <>
 __device__ inline void store_unit<uint2>(uint2* to, uint2 unit) {
-#ifdef __CUDA_ARCH__
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(unit.x),
-               "r"(unit.y)
-               : "memory");
-#else
-  *to = unit;
-#endif
+  store_global(to, unit);
 }
 
 /// Pointers are to global memory, aligned to the size of the vector.
@@ -107,6 +95,7 @@ __device__ inline Vector<T, N> load_vector(const T* from) {
   memcpy(vector.words, units, sizeof units);
   return vector;
 }
+/// Likewise: not to shared memory.
 template <class T, int N>
 __device__ inline void store_vector(T* to, const Vector<T, N>& vector) {
   using U = Unit<N * sizeof(T)>;
