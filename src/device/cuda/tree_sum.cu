@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::int64_t kSumBlocks = 2048;  // enough to fill any GPU
 constexpr int kMostSums = 65535;           // rows of a grid
-constexpr int kMostLevels = 31;            // of a tree over ranks, whose number is an int
+/// Of a tree over up to 65,535 ranks. Where their number is none of those below, each level takes 16 to 32 bytes of a thread's
+/// stack, for which the driver sets memory aside on the whole GPU.
+constexpr int kMostLevels = 16;
 
 template <class From>
 struct Parts {
@@ -103,6 +105,7 @@ bool are_aligned(const Parts<From>& parts, const To* to) {
 
 template <class From, class To>
 void launch_sum(const RankParts& given, const Tensor& sum, Accumulate accumulate, cudaStream_t stream) {
+  require(given.ranks >> kMostLevels == 0, "a sum over more than 65,535 ranks");
   const Parts<From> parts{static_cast<const From*>(given.own.data),
                           static_cast<const From*>(given.others),
                           given.stride,
