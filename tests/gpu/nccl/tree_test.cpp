@@ -94,8 +94,16 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
     buffer.get();  // the element behind
   }
 
-  void reduce_scatter(const std::vector<int>& members, const Case& of, std::int64_t elements) {
-    const auto group = world().group(members), over_mpi = group_over_mpi(members);
+  /// Ranks on GPUs, and the same over MPI. Made once for many sums: a communicator of NCCL takes a part of a second.
+  struct Groups {
+    std::unique_ptr<comm::Group> on_gpus, over_mpi;
+  };
+  Groups groups_of(const std::vector<int>& members) {
+    return {world().group(members, {kReduce}), group_over_mpi(members)};
+  }
+
+  void reduce_scatter(const Groups& groups, const Case& of, std::int64_t elements) {
+    const auto& [group, over_mpi] = groups;
     const HostRow whole = random_row(of.dtype, elements * group->size(), mpi.rank(), 1),
                   shard = random_row(of.result, elements, mpi.rank(), 2);
     const Buffer whole_there = copy_of(whole), shard_there = copy_of(shard),
@@ -111,8 +119,8 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
     whole_there.get();
     room.get();
   }
-  void all_reduce(const std::vector<int>& members, const Case& of, std::int64_t elements) {
-    const auto group = world().group(members), over_mpi = group_over_mpi(members);
+  void all_reduce(const Groups& groups, const Case& of, std::int64_t elements) {
+    const auto& [group, over_mpi] = groups;
     const HostRow values = random_row(of.dtype, elements, mpi.rank(), 3),
                   result = random_row(of.result, elements, mpi.rank(), 4);  // ranks add to other numbers
     const Buffer values_there = copy_of(values), result_there = copy_of(result),
@@ -158,11 +166,13 @@ INSTANTIATE_TEST_SUITE_P(All, NcclTree,
                          [](const auto& way) { return std::string(way.param.name); });
 
 TEST_P(NcclTree, ReduceScatterHasTheBitsOfMpi) {
-  for_all([&](const Case& of, std::int64_t elements) { reduce_scatter(all, of, elements); });
+  const auto groups = groups_of(all);
+  for_all([&](const Case& of, std::int64_t elements) { reduce_scatter(groups, of, elements); });
 }
 
 TEST_P(NcclTree, AllReduceHasTheBitsOfMpi) {
-  for_all([&](const Case& of, std::int64_t elements) { all_reduce(all, of, elements); });
+  const auto groups = groups_of(all);
+  for_all([&](const Case& of, std::int64_t elements) { all_reduce(groups, of, elements); });
 }
 
 // As hybrid sharding does, in one group after the other; and the ranks of a group are in falling order.
@@ -173,9 +183,10 @@ TEST_P(NcclTree, GroupsOfSomeRanksHaveTheBitsOfMpi) {
   }
   const int pair = mpi.rank() / 2 * 2;
   const std::vector<int> rising = pair + 1 < mpi.size() ? std::vector{pair, pair + 1} : std::vector{pair};
+  const auto of_rising = groups_of(rising), of_falling = groups_of(falling);
   for_all([&](const Case& of, std::int64_t elements) {
-    reduce_scatter(rising, of, elements);
-    all_reduce(falling, of, elements);
+    reduce_scatter(of_rising, of, elements);
+    all_reduce(of_falling, of, elements);
   });
 }
 
