@@ -463,6 +463,12 @@ TEST_F(GemmTest, AlgorithmsFitTheAlignmentOfTheMatrices) {
   EXPECT_EQ(algorithm_of(gemm, Added::residual).alignment, 16U);
 }
 
+TEST_F(GemmTest, WhereAUnitPutsAParameterDecidesNothing) {
+  emulator::set_algorithms({{.alignment = 128}, {.alignment = 64}});
+  Gemm gemm(true, false);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual).alignment, 64U) << "some are aligned to 128 bytes by chance";
+}
+
 TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
   emulator::set_algorithms({{.out_of_place = false}, {.out_of_place = true}});
   Gemm gemm(true, false);
