@@ -24,6 +24,7 @@ struct EagerRunner::Operands {
   std::vector<Fp8Weight> fp8_weights;
   std::vector<Accumulate> accumulate;
   std::vector<device::Memory> memory;
+  Tensor gradient_maximum;
 };
 
 EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape shape, DType compute,
@@ -41,6 +42,7 @@ EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape 
   gradients_ = make_parameters(gradient_dtype());
   make_fp8_weights();
   residual_gradient_ = make(specs_.front().output);
+  gradient_maximum_ = make(DType::int32, 1, 1);
   loss_scalars_ = make(DType::float64, 1, sizeof(LossScalars) / sizeof(double));
   host_batch_ = make(DType::int32, 1, device::HostBatch::elements(shape.tokens()));
   make_constants();
@@ -208,6 +210,7 @@ LayerContext EagerRunner::context(std::size_t layer, const Operands& operands) {
           .kv_cache = {},
           .constants = constants_,
           .fp8_weights = operands.fp8_weights,
+          .gradient_maximum = operands.gradient_maximum,
           .inverse_tokens = &scalars->inverse_tokens,
           .loss_sum = &scalars->loss_sum,
           .logits = {},
@@ -266,9 +269,11 @@ double EagerRunner::forward_and_backward(const device::HostBatch& batch, double 
   upload(batch, inverse_tokens);
   for (std::size_t layer = 0; layer + 1 < specs_.size(); ++layer) forward(layer);
   spoil(residual_gradient_);
+  spoil(gradient_maximum_);
   std::vector<Accumulate> next(parameters_.size(), accumulate);  // a tied parameter adds in its second layer
   for (std::size_t layer = specs_.size(); layer-- > 0;) {
     Operands given = operands(layer, specs_[layer].backward_scratch);
+    given.gradient_maximum = gradient_maximum_;
     for (const auto& use : specs_[layer].parameters)
       given.accumulate.push_back(
           std::exchange(next[static_cast<std::size_t>(use.parameter)], Accumulate::yes));

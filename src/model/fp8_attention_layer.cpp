@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AttentionLayer with its two products in 8 bits. What the backward pass needs of norm(x) is its transpose in 8 bits,
-// for the gradient of the weights alone; of the heads attention needs them as they are, so they are cast once more.
+// for the gradient of the weights alone; of the heads attention needs them as they are, so they are cast once more, with
+// the maximum that the forward pass measured.
 #include <algorithm>
 #include <utility>
 
@@ -12,10 +13,12 @@ namespace {
 
 class Fp8AttentionLayer final : public Layer {
  public:
-  Fp8AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  Fp8AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes,
+                    Fp8Neighbours neighbours)
       : module_(std::move(module)),
         parameters_(std::move(parameters)),
         sizes_(sizes),
+        neighbours_(neighbours),
         shape_(sizes.attention) {}
 
   LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
@@ -44,6 +47,7 @@ class Fp8AttentionLayer final : public Layer {
                   recomputed({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, qkv, compute},
                   {"heads", tokens, heads, compute},
+                  Fp8Products::kept_maximum_spec(recipe, "largest of heads"),
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
     const std::int64_t wider = std::max(hidden, heads), widest = std::max(hidden, qkv);
     spec.forward_scratch = {{"normed", tokens, hidden, compute},
@@ -69,7 +73,8 @@ class Fp8AttentionLayer final : public Layer {
   void forward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
-    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
+    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, largest_of_heads, log_sum_exp] =
+        take<7>(c.saved);
     const auto [normed, input8, input_scale, maximum, workspace] = take<5>(c.scratch);
     const auto [rope] = take<1>(c.constants);
     const Fp8Products fp8(c, *sizes_.fp8);
@@ -81,14 +86,17 @@ class Fp8AttentionLayer final : public Layer {
     c.operations.run(device::op::Rope{
         .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = false, .qkv = qkv});
     run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
+    const Tensor heads_maximum = fp8.kept_maximum(largest_of_heads, maximum);
+    fp8.measure(heads, heads_maximum);
     if (!c.output) return;
     const Fp8Tensor h = fp8.tensor(shaped(input8, heads.rows, heads.cols), {}, {input_scale, {}});
-    fp8.cast(heads, h, maximum);
+    fp8.cast_measured(heads, h, heads_maximum);
     fp8.forward(h, o, o_weight.scale, c.input, c.output, workspace);
   }
 
   void recompute(LayerContext& c) const override {
-    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
+    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, largest_of_heads, log_sum_exp] =
+        take<7>(c.saved);
     const auto [normed, maximum] = take<2>(c.scratch);
     const Fp8Products fp8(c, *sizes_.fp8);
 
@@ -99,7 +107,8 @@ class Fp8AttentionLayer final : public Layer {
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
-    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
+    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, largest_of_heads, log_sum_exp] =
+        take<7>(c.saved);
     const auto [heads_t, heads_scale, gradient8, gradient_t, gradient_scale, gradient_t_scale,
                 dheads_or_dnormed, dqkv, maximum, workspace] = take<10>(c.scratch);
     const auto [rope] = take<1>(c.constants);
@@ -115,8 +124,8 @@ class Fp8AttentionLayer final : public Layer {
 
     const Fp8Tensor dy = gradient_of(hidden), dqkv8 = gradient_of(dqkv.cols);
     const Fp8Tensor h = fp8.tensor({}, heads_t, {{}, heads_scale});
-    fp8.cast(c.gradient, dy, maximum);
-    if (do_) fp8.cast(heads, h, maximum);
+    fp8.cast_gradient(neighbours_.after, dy, maximum);
+    if (do_) fp8.cast_measured(heads, h, fp8.kept_maximum(largest_of_heads, maximum));
     fp8.backward(
         {.dy = dy, .x = h, .weight = o_weight, .dx = dheads, .dweight = do_, .accumulate_dweight = add_o},
         workspace);
@@ -136,21 +145,23 @@ class Fp8AttentionLayer final : public Layer {
                   .accumulate_dweight = alike({add_q, add_k, add_v})},
                  workspace);
     // The gradient already holds that of the residual branch.
-    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace,
+                      fp8.measured_gradient(neighbours_.before));
   }
 
  private:
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;
+  Fp8Neighbours neighbours_;
   device::AttentionShape shape_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_fp8_attention_layer(std::string module, std::vector<int> parameters,
-                                                const LlamaSizes& sizes) {
-  return std::make_unique<Fp8AttentionLayer>(std::move(module), std::move(parameters), sizes);
+                                                const LlamaSizes& sizes, Fp8Neighbours neighbours) {
+  return std::make_unique<Fp8AttentionLayer>(std::move(module), std::move(parameters), sizes, neighbours);
 }
 
 }  // namespace llampi::model

@@ -12,8 +12,12 @@ namespace {
 
 class Fp8MlpLayer final : public Layer {
  public:
-  Fp8MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
-      : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
+  Fp8MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes,
+              Fp8Neighbours neighbours)
+      : module_(std::move(module)),
+        parameters_(std::move(parameters)),
+        sizes_(sizes),
+        neighbours_(neighbours) {}
 
   LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     constexpr DType e4m3 = DType::float8_e4m3fn;
@@ -110,7 +114,7 @@ class Fp8MlpLayer final : public Layer {
     };
 
     const Fp8Tensor dy = gradient_of(hidden), dgate_up = gradient_of(2 * width);
-    fp8.cast(c.gradient, dy, maximum);
+    fp8.cast_gradient(neighbours_.after, dy, maximum);
     fp8.backward({.dy = dy,
                   .x = fp8.tensor({}, activated_t, {{}, activated_scale}),
                   .weight = down_weight,
@@ -130,20 +134,22 @@ class Fp8MlpLayer final : public Layer {
                   .accumulate_dweight = alike({add_gate, add_up})},
                  workspace);
     // The gradient already holds that of the residual branch.
-    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace,
+                      fp8.measured_gradient(neighbours_.before));
   }
 
  private:
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;
+  Fp8Neighbours neighbours_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_fp8_mlp_layer(std::string module, std::vector<int> parameters,
-                                          const LlamaSizes& sizes) {
-  return std::make_unique<Fp8MlpLayer>(std::move(module), std::move(parameters), sizes);
+                                          const LlamaSizes& sizes, Fp8Neighbours neighbours) {
+  return std::make_unique<Fp8MlpLayer>(std::move(module), std::move(parameters), sizes, neighbours);
 }
 
 }  // namespace llampi::model

@@ -54,6 +54,14 @@ class Fp8Products {
   static BufferSpec maximum_spec(const Fp8Recipe& recipe) {
     return {"maximum", 1, in_blocks(recipe) ? 2 : 1, DType::int32};
   }
+  /// Of what is measured once and cast twice: the magnitude itself, whose bits a maximum is. None of what is cast in tiles.
+  static BufferSpec kept_maximum_spec(const Fp8Recipe& recipe, std::string name) {
+    return {std::move(name), 1, in_blocks(recipe) ? 0 : 1, DType::float32};
+  }
+  /// As a maximum. @param scratch instead, of casts in tiles
+  Tensor kept_maximum(const Tensor& kept, const Tensor& scratch) const {
+    return in_blocks(recipe_) ? scratch : Tensor{kept.data, DType::int32, 1, 1};
+  }
   /// The workspace of all three products of a linear map from `in` to `out`.
   static std::int64_t workspace(const device::OperationSizes& sizes, std::int64_t tokens, std::int64_t in,
                                 std::int64_t out) {
@@ -80,6 +88,12 @@ class Fp8Products {
     return maximum;
   }
 
+  /// For cast_measured().
+  void measure(const Tensor& source, const Tensor& maximum) const {
+    if (!in_blocks(recipe_))
+      c_.operations.run(device::op::Fp8Maximum{.source = source, .maximum = measured(maximum)});
+  }
+
   /// @param maximum of `source`, which the operation that wrote it was given as measured(maximum)
   void cast_measured(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
     if (in_blocks(recipe_)) return cast_tiles(source, to, maximum);
@@ -93,9 +107,22 @@ class Fp8Products {
 
   /// @param maximum scratch
   void cast(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
-    if (in_blocks(recipe_)) return cast_tiles(source, to, maximum);
-    c_.operations.run(device::op::Fp8Maximum{.source = source, .maximum = measured(maximum)});
+    measure(source, maximum);
     cast_measured(source, to, maximum);
+  }
+
+  /// The gradient of the residual stream, on entry of a backward pass.
+  /// @param is_measured the layer after this one left its maximum, as measured_gradient()
+  void cast_gradient(bool is_measured, const Fp8Tensor& to, const Tensor& maximum) const {
+    if (is_measured && c_.gradient_maximum && !in_blocks(recipe_))
+      return cast_measured(c_.gradient, to, c_.gradient_maximum);
+    cast(c_.gradient, to, maximum);
+  }
+
+  /// `maximum` for the operation that writes this gradient last, for the layer before, unless that is empty.
+  /// @param casts whether the layer before casts it
+  Tensor measured_gradient(bool casts) const {
+    return casts && c_.gradient_maximum ? measured(c_.gradient_maximum) : Tensor{};
   }
 
   /// norm(input), and its cast.

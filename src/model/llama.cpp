@@ -201,7 +201,8 @@ class Llama final : public Model {
     LlamaSizes sizes = sizes_;
     sizes.attention = attention_of(index);
     if (sizes_.fp8) {
-      layers_.push_back(make_fp8_attention_layer(attention, std::move(of_attention), sizes));
+      layers_.push_back(
+          make_fp8_attention_layer(attention, std::move(of_attention), sizes, {.before = index > 0}));
     } else {
       layers_.push_back(make_attention_layer(attention, std::move(of_attention), sizes,
                                              adapters_of({{q, kQkvProduct, 0},
@@ -217,7 +218,8 @@ class Llama final : public Model {
                               Place::fused_with_previous);
     const int down = add_weight(mlp + ".down_proj", "Linear", mlp_module, {hidden, feed_forward});
     if (sizes_.fp8) {
-      layers_.push_back(make_fp8_mlp_layer(mlp, {norm2, gate, up, down}, sizes_));
+      layers_.push_back(
+          make_fp8_mlp_layer(mlp, {norm2, gate, up, down}, sizes_, {.after = index + 1 < config_.layers}));
     } else {
       layers_.push_back(make_mlp_layer(
           mlp, {norm2, gate, up, down}, sizes_,

@@ -44,11 +44,15 @@ std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int>
 /// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.
 std::unique_ptr<Layer> make_mlp_layer(std::string module, std::vector<int> parameters,
                                       const LlamaSizes& sizes, Adapters adapters = {});
+/// Which of a layer's neighbours have products in 8 bits, too.
+struct Fp8Neighbours {
+  bool before = true, after = true;
+};
 /// The same two with products in 8 bits.
 std::unique_ptr<Layer> make_fp8_attention_layer(std::string module, std::vector<int> parameters,
-                                                const LlamaSizes& sizes);
+                                                const LlamaSizes& sizes, Fp8Neighbours neighbours);
 std::unique_ptr<Layer> make_fp8_mlp_layer(std::string module, std::vector<int> parameters,
-                                          const LlamaSizes& sizes);
+                                          const LlamaSizes& sizes, Fp8Neighbours neighbours);
 /// norm [H], head [V, H] (the embedding if it is tied)
 std::unique_ptr<Layer> make_loss_layer(std::string module, std::vector<int> parameters,
                                        const LlamaSizes& sizes);

@@ -21,8 +21,9 @@ inline void run_norm(const LayerContext& c, double eps, const Tensor& y, const T
 
 /// From the gradient of norm(input) to those of the input and of the norm's weight.
 /// @param accumulate_dx yes: c.gradient already holds the gradient of the residual branch
+/// @param maximum of c.gradient, to be measured; empty: it is not
 inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, const Tensor& inverse_rms,
-                              Accumulate accumulate_dx, const Tensor& workspace) {
+                              Accumulate accumulate_dx, const Tensor& workspace, const Tensor& maximum = {}) {
   c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
                                                .x = c.input,
                                                .weight = c.parameters[0],
@@ -31,7 +32,8 @@ inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, cons
                                                .accumulate_dx = accumulate_dx,
                                                .dweight = c.parameter_gradients[0],
                                                .accumulate_dweight = c.accumulate[0],
-                                               .workspace = workspace});
+                                               .workspace = workspace,
+                                               .maximum = maximum});
 }
 
 /// Vectors that lie one after another, as one; empty if they are.

@@ -355,6 +355,7 @@ class StepCounter {
                                 .constants = constants,
                                 .fp8_weights = fp8_weights,
                                 .fp8_counts = &scalars.fp8,
+                                .gradient_maximum = {scalars.gradient_maximum, DType::int32, 1, 1},
                                 .inverse_tokens = &scalars.inverse_tokens,
                                 .loss_sum = &loss_sum,
                                 .logits = {},

@@ -86,7 +86,7 @@ class EagerRunner {
   std::vector<Tensor> parameters_, gradients_, outputs_, constants_;
   std::vector<std::vector<Tensor>> saved_;
   std::vector<std::vector<CastWeight>> fp8_weights_;  // per layer
-  Tensor residual_gradient_, loss_scalars_, host_batch_, logits_;
+  Tensor residual_gradient_, gradient_maximum_, loss_scalars_, host_batch_, logits_;
   device::Batch batch_;
 };
 

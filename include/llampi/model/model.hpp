@@ -123,6 +123,9 @@ struct LayerContext {
   std::span<const Tensor> constants;            ///< the model's
   std::span<const Fp8Weight> fp8_weights = {};  ///< as LayerSpec::fp8_weights
   device::Fp8Counts* fp8_counts = nullptr;      ///< device memory: casts to 8 bits add to it
+  /// int32 [1, 1], kept from one layer's backward() to that of the layer before: as op::Fp8Maximum, of `gradient`, where
+  /// the one measures it for the other. Empty: each layer measures what it casts.
+  Tensor gradient_maximum = {};
   const double* inverse_tokens =
       nullptr;                  ///< device memory: the gradients are those of loss_sum * inverse_tokens
   double* loss_sum = nullptr;   ///< device memory: the last layer adds to it

@@ -23,7 +23,8 @@ struct StepScalars {
   double inverse_tokens = 0;  ///< loss_scale / valid labels of the global batch
   double loss_scale = 1;      ///< gradients are this much too large until clip_coefficient takes it out again
   device::UpdateScalars update;
-  device::Fp8Counts fp8 = {};  ///< of this rank's casts
+  device::Fp8Counts fp8 = {};             ///< of this rank's casts
+  std::int32_t gradient_maximum[2] = {};  ///< the first is model::LayerContext::gradient_maximum
 };
 inline constexpr std::int64_t kStepScalars = sizeof(StepScalars) / sizeof(double);
 

@@ -76,6 +76,7 @@ void run_layer(const RankContext& rank, device::Operations& operations, const Ca
                               .fp8_weights = fp8_weights,
                               // What is computed again has been counted.
                               .fp8_counts = action.op == Op::recompute ? nullptr : &scalars->fp8,
+                              .gradient_maximum = {scalars->gradient_maximum, DType::int32, 1, 1},
                               .inverse_tokens = &scalars->inverse_tokens,
                               .loss_sum = optim::loss_sums_of(scalars) + action.micro_batch,
                               .logits = {},
