@@ -39,7 +39,8 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName, Fp8Product::kName))
     return {"", time.seconds};
   if (is(Fp8Maximum::kName, Fp8Scales::kName, Fp8Cast::kName, Fp8Transpose::kName, Fp8BlockMaximum::kName,
-         Fp8BlockScales::kName, Fp8BlockCast::kName, Fp8TileCast::kName))
+         Fp8BlockScales::kName, Fp8BlockCast::kName, Fp8TileCast::kName, RmsNormCast::kName,
+         SwigluBackwardCast::kName, RopeBackwardCast::kName))
     return {"casts to 8 bits"};
   if (is(Rope::kName)) return {"RoPE"};
   if (is(Attention::kName, CachedAttention::kName)) return {"attention forward"};

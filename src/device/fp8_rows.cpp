@@ -78,20 +78,20 @@ int begin_fp8_cast(const op::Fp8Cast& o) {
   return exponent;
 }
 
-std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, std::int64_t begin, std::int64_t end) {
+std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, const Tensor& rows, std::int64_t first) {
   const Float8Format format = float8_format(fp8_cast_dtype(o.values, o.transposed));
   const float scale = power_of_two(scale_exponent);
-  const std::int64_t rows = o.source.rows, cols = o.source.cols;
+  const std::int64_t all_rows = o.source.rows, cols = o.source.cols;
   std::uint8_t *const values = bytes_of(o.values), *const transposed = bytes_of(o.transposed);
-  return with_bfloat16(o.source, [&](const auto& read) {
+  return with_bfloat16(rows, [&](const auto& read) {
     std::int64_t saturated = 0;
-    for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t r = first; r < first + rows.rows; ++r) {
       for (std::int64_t c = 0; c < cols; ++c) {
-        const float value = read(r * cols + c);
+        const float value = read((r - first) * cols + c);
         saturated += magnitude_bits(value) == kInfiniteBits ? 1 : 0;
         const std::uint8_t bits = to_float8(format, value * scale);
         if (values != nullptr) values[r * cols + c] = bits;
-        if (transposed != nullptr) transposed[c * rows + r] = bits;
+        if (transposed != nullptr) transposed[c * all_rows + r] = bits;
       }
     }
     return saturated;

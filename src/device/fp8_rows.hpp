@@ -14,8 +14,8 @@ std::int32_t fp8_maximum_bits(const Tensor& source, std::int64_t begin, std::int
 
 /// The checks of op::Fp8Cast, what it writes beside the elements, and the e of its scale.
 int begin_fp8_cast(const op::Fp8Cast& o);
-/// Its elements of rows [begin, end). Returns how many were infinite.
-std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, std::int64_t begin, std::int64_t end);
+/// Its elements of the rows from `first` on that `rows` has. Returns how many were infinite.
+std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, const Tensor& rows, std::int64_t first);
 
 /// op::Fp8Scales
 void fp8_scales(const op::Fp8Scales& o);

@@ -27,4 +27,9 @@ inline op::Rope rope_of(const op::QkvRopeBackward& o) {
           .dtransform = o.dtransform};
 }
 
+/// What is computed before it is cast.
+inline op::Rope rope_of(const op::RopeBackwardCast& o) {
+  return {.positions = o.positions, .rope = o.rope, .shape = o.shape, .backward = true, .qkv = o.qkv};
+}
+
 }  // namespace llampi::device

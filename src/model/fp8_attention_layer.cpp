@@ -50,12 +50,13 @@ class Fp8AttentionLayer final : public Layer {
                   Fp8Products::kept_maximum_spec(recipe, "largest of heads"),
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
     const std::int64_t wider = std::max(hidden, heads), widest = std::max(hidden, qkv);
-    spec.forward_scratch = {{"normed", tokens, hidden, compute},
+    const std::int64_t normed = Fp8Products::norm_scratch(recipe, hidden);
+    spec.forward_scratch = {{"normed", tokens, normed, compute},
                             {"input in 8 bits", tokens, wider, e4m3},
                             scale_spec("input scale", tokens, wider),
                             Fp8Products::maximum_spec(recipe),
                             workspace_spec(std::max(forward_bytes, product_bytes), statistics)};
-    spec.recompute_scratch = {{"normed", tokens, hidden, compute}, Fp8Products::maximum_spec(recipe)};
+    spec.recompute_scratch = {{"normed", tokens, normed, compute}, Fp8Products::maximum_spec(recipe)};
     spec.backward_scratch = {{"heads^T", heads, tokens, e4m3},
                              scale_spec("heads^T scale", heads, tokens),
                              {"gradient in 8 bits", tokens, widest, gradient},
@@ -80,8 +81,8 @@ class Fp8AttentionLayer final : public Layer {
     const Fp8Products fp8(c, *sizes_.fp8);
 
     const Fp8Tensor x =
-        fp8.tensor(shaped(input8, normed.rows, normed.cols), normed_t, {input_scale, normed_scale});
-    fp8.norm(sizes_.eps, {normed, inverse_rms}, x, maximum);
+        fp8.tensor(shaped(input8, qkv.rows, sizes_.hidden), normed_t, {input_scale, normed_scale});
+    fp8.norm(sizes_.eps, normed, inverse_rms, x, maximum);
     fp8.forward(x, stacked({q, k, v}), qkv_weight.scale, {}, qkv, workspace);
     c.operations.run(device::op::Rope{
         .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = false, .qkv = qkv});
@@ -100,7 +101,7 @@ class Fp8AttentionLayer final : public Layer {
     const auto [normed, maximum] = take<2>(c.scratch);
     const Fp8Products fp8(c, *sizes_.fp8);
 
-    fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
+    fp8.norm(sizes_.eps, normed, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
   }
 
   void backward(LayerContext& c) const override {
@@ -130,13 +131,7 @@ class Fp8AttentionLayer final : public Layer {
         {.dy = dy, .x = h, .weight = o_weight, .dx = dheads, .dweight = do_, .accumulate_dweight = add_o},
         workspace);
     run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
-    c.operations.run(device::op::Rope{.positions = c.batch.positions,
-                                      .rope = rope,
-                                      .shape = shape_,
-                                      .backward = true,
-                                      .qkv = dqkv,
-                                      .maximum = fp8.measured(maximum)});
-    fp8.cast_measured(dqkv, dqkv8, maximum);
+    fp8.rope_backward(rope, shape_, dqkv, dqkv8, maximum);
     fp8.backward({.dy = dqkv8,
                   .x = fp8.tensor({}, normed_t, {{}, normed_scale}),
                   .weight = qkv_weight,

@@ -44,12 +44,13 @@ class Fp8MlpLayer final : public Layer {
                   recomputed({"activated^T", width, tokens, e4m3}),
                   recomputed(scale_spec("activated^T scale", width, tokens))};
     const std::int64_t wider = std::max(hidden, width), widest = std::max(hidden, 2 * width);
-    spec.forward_scratch = {{"normed, activated", tokens, wider, compute},
+    const std::int64_t inputs = std::max(Fp8Products::norm_scratch(recipe, hidden), width);
+    spec.forward_scratch = {{"normed, activated", tokens, inputs, compute},
                             {"input in 8 bits", tokens, wider, e4m3},
                             scale_spec("input scale", tokens, wider),
                             Fp8Products::maximum_spec(recipe),
                             workspace_spec(product_bytes, statistics)};
-    spec.recompute_scratch = {{"normed, activated", tokens, wider, compute},
+    spec.recompute_scratch = {{"normed, activated", tokens, inputs, compute},
                               Fp8Products::maximum_spec(recipe)};
     spec.backward_scratch = {
         {"gradient in 8 bits", tokens, widest, gradient}, {"gradient^T", widest, tokens, gradient},
@@ -66,12 +67,11 @@ class Fp8MlpLayer final : public Layer {
         take<6>(c.saved);
     const auto [normed_or_activated, input8, input_scale, maximum, workspace] = take<5>(c.scratch);
     const std::int64_t tokens = gate_up.rows, hidden = sizes_.hidden, width = sizes_.feed_forward;
-    const Tensor normed = shaped(normed_or_activated, tokens, hidden);
     const Tensor activated = shaped(normed_or_activated, tokens, width);
     const Fp8Products fp8(c, *sizes_.fp8);
 
     const Fp8Tensor x = fp8.tensor(shaped(input8, tokens, hidden), normed_t, {input_scale, normed_scale});
-    fp8.norm(sizes_.eps, {normed, inverse_rms}, x, maximum);
+    fp8.norm(sizes_.eps, normed_or_activated, inverse_rms, x, maximum);
     fp8.forward(x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
     c.operations.run(
         device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
@@ -85,11 +85,11 @@ class Fp8MlpLayer final : public Layer {
     const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
         take<6>(c.saved);
     const auto [normed_or_activated, maximum] = take<2>(c.scratch);
-    const Tensor normed = shaped(normed_or_activated, gate_up.rows, sizes_.hidden);
     const Tensor activated = shaped(normed_or_activated, gate_up.rows, sizes_.feed_forward);
     const Fp8Products fp8(c, *sizes_.fp8);
 
-    fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
+    fp8.norm(sizes_.eps, normed_or_activated, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}),
+             maximum);
     c.operations.run(
         device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
     fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
@@ -122,10 +122,7 @@ class Fp8MlpLayer final : public Layer {
                   .dweight = ddown,
                   .accumulate_dweight = add_down},
                  workspace);
-    // gate_up becomes its own gradient.
-    c.operations.run(device::op::SwigluBackward{
-        .dactivated = dactivated, .gate_up = gate_up, .maximum = fp8.measured(maximum)});
-    fp8.cast_measured(gate_up, dgate_up, maximum);
+    fp8.swiglu_backward(dactivated, gate_up, dgate_up, maximum);
     fp8.backward({.dy = dgate_up,
                   .x = fp8.tensor({}, normed_t, {{}, normed_scale}),
                   .weight = gate_up_weight,

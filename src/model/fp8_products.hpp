@@ -35,10 +35,6 @@ struct Fp8Backward {
   Accumulate accumulate_dweight;
 };
 
-struct NormOutputs {
-  Tensor y, inverse_rms;
-};
-
 /// What a layer issues, by one recipe.
 class Fp8Products {
  public:
@@ -97,12 +93,7 @@ class Fp8Products {
   /// @param maximum of `source`, which the operation that wrote it was given as measured(maximum)
   void cast_measured(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
     if (in_blocks(recipe_)) return cast_tiles(source, to, maximum);
-    c_.operations.run(device::op::Fp8Cast{.source = source,
-                                          .maximum = maximum,
-                                          .values = to.values,
-                                          .transposed = to.transposed,
-                                          .scale = to.scale,
-                                          .counts = c_.fp8_counts});
+    c_.operations.run(cast_of(source, to, maximum));
   }
 
   /// @param maximum scratch
@@ -125,10 +116,56 @@ class Fp8Products {
     return casts && c_.gradient_maximum ? measured(c_.gradient_maximum) : Tensor{};
   }
 
-  /// norm(input), and its cast.
-  void norm(double eps, const NormOutputs& normed, const Fp8Tensor& to, const Tensor& maximum) const {
-    run_norm(c_, eps, normed.y, normed.inverse_rms, measured(maximum));
-    cast_measured(normed.y, to, maximum);
+  // With one scale for the tensor, what only products read is computed twice, to be measured and to be cast, and never
+  // written in another dtype. Tiles are measured as they are cast, so it is written.
+
+  /// Columns of scratch memory that norm() needs.
+  static std::int64_t norm_scratch(const Fp8Recipe& recipe, std::int64_t hidden) {
+    return in_blocks(recipe) ? hidden : 0;
+  }
+  /// norm(input), cast. @param scratch [T, norm_scratch()] at least
+  void norm(double eps, const Tensor& scratch, const Tensor& inverse_rms, const Fp8Tensor& to,
+            const Tensor& maximum) const {
+    if (in_blocks(recipe_)) {
+      const Tensor y = shaped(scratch, c_.input.rows, c_.input.cols);
+      run_norm(c_, eps, y, inverse_rms);
+      return cast_tiles(y, to, maximum);
+    }
+    run_norm(c_, eps, {}, inverse_rms, measured(maximum));
+    c_.operations.run(device::op::RmsNormCast{.x = c_.input,
+                                              .weight = c_.parameters[0],
+                                              .inverse_rms = inverse_rms,
+                                              .cast = cast_of({}, to, maximum)});
+  }
+
+  /// The gradient of gate_up, cast; gate_up itself is anything then.
+  void swiglu_backward(const Tensor& dactivated, const Tensor& gate_up, const Fp8Tensor& to,
+                       const Tensor& maximum) const {
+    c_.operations.run(device::op::SwigluBackward{.dactivated = dactivated,
+                                                 .gate_up = gate_up,
+                                                 .maximum = measured(maximum),
+                                                 .writes = in_blocks(recipe_)});
+    if (in_blocks(recipe_)) return cast_tiles(gate_up, to, maximum);
+    c_.operations.run(device::op::SwigluBackwardCast{
+        .dactivated = dactivated, .gate_up = gate_up, .cast = cast_of({}, to, maximum)});
+  }
+
+  /// dqkv, rotated back and cast; itself it is anything then.
+  void rope_backward(const Tensor& rope, const device::AttentionShape& shape, const Tensor& dqkv,
+                     const Fp8Tensor& to, const Tensor& maximum) const {
+    c_.operations.run(device::op::Rope{.positions = c_.batch.positions,
+                                       .rope = rope,
+                                       .shape = shape,
+                                       .backward = true,
+                                       .qkv = dqkv,
+                                       .maximum = measured(maximum),
+                                       .writes = in_blocks(recipe_)});
+    if (in_blocks(recipe_)) return cast_tiles(dqkv, to, maximum);
+    c_.operations.run(device::op::RopeBackwardCast{.positions = c_.batch.positions,
+                                                   .rope = rope,
+                                                   .shape = shape,
+                                                   .qkv = dqkv,
+                                                   .cast = cast_of({}, to, maximum)});
   }
 
   /// y = x weight^T (+ residual)
@@ -177,6 +214,15 @@ class Fp8Products {
     if (!of) return {};
     const auto shape = device::fp8_scale_shape(device::Fp8Scaling::tiles, of.rows, of.cols);
     return shaped(memory, shape.rows, shape.cols);
+  }
+
+  device::op::Fp8Cast cast_of(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
+    return {.source = source,
+            .maximum = maximum,
+            .values = to.values,
+            .transposed = to.transposed,
+            .scale = to.scale,
+            .counts = c_.fp8_counts};
   }
 
   void cast_tiles(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {

@@ -109,19 +109,29 @@ class Counter {
   void operator()(const op::Fp8Maximum& o) { bytes({o.source}); }
   void operator()(const op::Fp8BlockMaximum& o) { bytes({o.source}); }
   void operator()(const op::Fp8Cast& o) { bytes({o.source, o.values, o.transposed}); }
+  void operator()(const op::RmsNormCast& o) { bytes({o.x, o.cast.values, o.cast.transposed}); }
+  void operator()(const op::SwigluBackwardCast& o) {
+    bytes({o.dactivated, o.gate_up, o.cast.values, o.cast.transposed});
+  }
+  void operator()(const op::RopeBackwardCast& o) { bytes({o.qkv, o.cast.values, o.cast.transposed}); }
   void operator()(const op::Fp8BlockCast& o) { bytes({o.source, o.values}); }
   void operator()(const op::Fp8TileCast& o) { bytes({o.source, o.values, o.transposed}); }
   void operator()(const op::Fp8Transpose& o) { bytes({o.source, o.transposed}); }
   void operator()(const op::Fp8Scales&) {}
   void operator()(const op::Fp8BlockScales&) {}
   void operator()(const op::Rope& o) {
-    if (o.backward) {
+    if (!o.writes) {
+      bytes({o.qkv});
+    } else if (o.backward) {
       rotation_backward(o.qkv, o.shape, o.transform);
     } else {
       rotation(o.qkv, o.shape, o.transform);
     }
   }
-  void operator()(const op::SwigluBackward& o) { bytes({o.dactivated, o.gate_up, o.gate_up}); }
+  void operator()(const op::SwigluBackward& o) {
+    bytes({o.dactivated, o.gate_up});
+    if (o.writes) bytes({o.gate_up});
+  }
   void operator()(const op::LowRankDown& o) {
     for (const auto& l : o.adapters) down(o.x, l);
   }

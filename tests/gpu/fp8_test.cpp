@@ -105,6 +105,21 @@ TEST_F(GpuFp8, OperationsMeasureWhatTheyWrite) {
   }
 }
 
+TEST_F(GpuFp8, CastsOfWhatIsComputedHaveTheBitsOfWhatIsWritten) {
+  const std::vector<ComputedCastCase> operations = computed_casts();
+  for (const WorkOrder& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    for (const DType dtype : {DType::bfloat16, DType::float32}) {
+      SCOPED_TRACE(to_string(dtype));
+      for (const ComputedCastCase& operation : operations) {
+        Session session(device(), dtype);
+        expect_same_cast(session, operation);
+      }
+    }
+  }
+}
+
 /// Sums of float32 and the rounding of y are as in operations_test.cpp. Hopper's tensor cores cut partial sums to 14 bits,
 /// so that each of the sums of 32 terms is off by up to 2^-13 of what it is added to: all of them with fast accumulation,
 /// else those of 128 terms, which are then added in float32 (Deepseek-V3, arXiv 2412.19437, 3.3.2).

@@ -617,6 +617,170 @@ std::vector<MeasuringCase> measuring_operations() {
   return cases;
 }
 
+namespace {
+
+/// What a cast of [rows, cols] is asked for.
+struct CastRequest {
+  std::string name = "both";
+  DType dtype = DType::float8_e4m3fn;
+  bool values = true, transposed = true, scale = true, counts = true;
+  std::int64_t offset = 0;  ///< elements before the operands, and bytes before what is written
+};
+
+std::vector<CastRequest> cast_requests() {
+  constexpr DType kE5m2 = DType::float8_e5m2;
+  return {{.name = "both"},
+          {.name = "e5m2", .dtype = kE5m2},
+          {.name = "values alone", .transposed = false},
+          {.name = "transposed alone", .dtype = kE5m2, .values = false},
+          {.name = "no scale, no counts", .scale = false, .counts = false},
+          {.name = "from anywhere to anywhere", .dtype = kE5m2, .offset = 3}};
+}
+
+Tensor upload_behind(Session& s, const Values& values, std::int64_t offset) {
+  Values padded{1, offset, std::vector<double>(static_cast<std::size_t>(offset), kInfinity)};
+  padded.data.insert(padded.data.end(), values.data.begin(), values.data.end());
+  padded.cols = std::ssize(padded.data);
+  Tensor part = s.upload(padded).slice(offset, padded.cols);
+  part.rows = values.rows;
+  part.cols = values.cols;
+  return part;
+}
+
+/// What issue(a cast with these outputs) casts: a matrix [rows, cols] with this maximum.
+Fp8CastResult cast_as_requested(Session& s, const CastRequest& request, std::int64_t rows, std::int64_t cols,
+                                const Tensor& maximum,
+                                const std::function<void(const device::op::Fp8Cast&)>& issue) {
+  const Tensor values = request.values ? behind(s, rows, cols, request.dtype, request.offset) : Tensor{};
+  const Tensor transposed =
+      request.transposed ? behind(s, cols, rows, request.dtype, request.offset) : Tensor{};
+  const Tensor scale = request.scale ? s.output(1, 2, DType::float32) : Tensor{};
+  const Counts counts(s);
+  issue({.source = {},
+         .maximum = maximum,
+         .values = values,
+         .transposed = transposed,
+         .scale = scale,
+         .counts = request.counts ? counts.get() : nullptr});
+  Fp8CastResult result;
+  result.values = bytes_of(s, values);
+  result.transposed = bytes_of(s, transposed);
+  s.download(maximum, &result.maximum);
+  if (request.scale) result.scale = floats_of(s, scale);
+  counts.read(result.saturated, result.zero_scales);
+  return result;
+}
+
+device::op::Fp8Cast with_source(device::op::Fp8Cast cast, const Tensor& source) {
+  cast.source = source;
+  return cast;
+}
+
+Fp8CastResult norm_cast(Session& s, Written written, const CastRequest& request, std::int64_t rows,
+                        std::int64_t cols) {
+  const Tensor x = upload_behind(s, normal(rows, cols, "x"), request.offset);
+  Values of_weight = normal(1, cols, "weight");
+  of_weight.data[static_cast<std::size_t>(cols / 2)] = kInfinity;
+  const Tensor weight = upload_behind(s, of_weight, request.offset);
+  const Tensor y = written == Written::yes ? s.output(rows, cols) : Tensor{};
+  const Tensor inverse_rms = s.wide_output(1, rows), maximum = s.integers({0});
+  s.device().run(device::op::RmsNorm{
+      .x = x, .weight = weight, .eps = 1e-5, .y = y, .inverse_rms = inverse_rms, .maximum = maximum});
+  return cast_as_requested(s, request, rows, cols, maximum, [&](const device::op::Fp8Cast& cast) {
+    if (written == Written::yes) return s.device().run(with_source(cast, y));
+    s.device().run(
+        device::op::RmsNormCast{.x = x, .weight = weight, .inverse_rms = inverse_rms, .cast = cast});
+  });
+}
+
+Fp8CastResult swiglu_backward_cast(Session& s, Written written, const CastRequest& request, std::int64_t rows,
+                                   std::int64_t width) {
+  const Tensor dactivated = upload_behind(
+      s, with(normal(rows, width, "dactivated", 1e-3), {kInfinity, -kInfinity, kNaN}), request.offset);
+  const Tensor gate_up = upload_behind(s, normal(rows, 2 * width, "gate_up", 2), request.offset);
+  const std::vector<std::uint8_t> before = bytes_of(s, gate_up);
+  const Tensor maximum = s.integers({0});
+  s.device().run(device::op::SwigluBackward{
+      .dactivated = dactivated, .gate_up = gate_up, .maximum = maximum, .writes = written == Written::yes});
+  const auto result =
+      cast_as_requested(s, request, rows, 2 * width, maximum, [&](const device::op::Fp8Cast& cast) {
+        if (written == Written::yes) return s.device().run(with_source(cast, gate_up));
+        s.device().run(
+            device::op::SwigluBackwardCast{.dactivated = dactivated, .gate_up = gate_up, .cast = cast});
+      });
+  if (written == Written::no) {
+    EXPECT_EQ(bytes_of(s, gate_up), before);
+  }
+  return result;
+}
+
+Fp8CastResult rope_backward_cast(Session& s, Written written, const CastRequest& request,
+                                 const Layout& layout, const device::AttentionShape& shape) {
+  const std::int64_t rows = layout.tokens(), cols = shape.qkv_cols();
+  Values values = with(normal(rows, cols, "qkv", 1e-2), {kInfinity, -0.0, kNaN, -kInfinity, -kNaN, 0.0});
+  values.data.back() = -0.0;
+  values.data[values.data.size() - 2] = -kNaN;
+  const Tensor qkv = upload_behind(s, values, request.offset);
+  const Tensor rope = s.upload_wide(rope_table(layout.longest(), shape.head_dim));
+  const Tensor positions = s.batch(layout).positions, maximum = s.integers({0});
+  const std::vector<std::uint8_t> before = bytes_of(s, qkv);
+  s.device().run(device::op::Rope{.positions = positions,
+                                  .rope = rope,
+                                  .shape = shape,
+                                  .backward = true,
+                                  .qkv = qkv,
+                                  .maximum = maximum,
+                                  .writes = written == Written::yes});
+  const auto result =
+      cast_as_requested(s, request, rows, cols, maximum, [&](const device::op::Fp8Cast& cast) {
+        if (written == Written::yes) return s.device().run(with_source(cast, qkv));
+        s.device().run(device::op::RopeBackwardCast{
+            .positions = positions, .rope = rope, .shape = shape, .qkv = qkv, .cast = cast});
+      });
+  if (written == Written::no) {
+    EXPECT_EQ(bytes_of(s, qkv), before);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<ComputedCastCase> computed_casts() {
+  std::vector<ComputedCastCase> cases;
+  for (const CastRequest& request : cast_requests()) {
+    // Multiples of a vector and of 16 rows, or not; more than a tile, less, parts of one.
+    for (const auto& [rows, cols] :
+         {std::array{1, 48}, {16, 16}, {13, 51}, {144, 272}, {37, 136}, {48, 51}}) {
+      cases.push_back({fmt::format("rms_norm [{}, {}], {}", rows, cols, request.name),
+                       [=, rows = rows, cols = cols](Session& s, Written written) {
+                         return norm_cast(s, written, request, rows, cols);
+                       }});
+      cases.push_back({fmt::format("swiglu_backward [{}, 2 x {}], {}", rows, cols, request.name),
+                       [=, rows = rows, cols = cols](Session& s, Written written) {
+                         return swiglu_backward_cast(s, written, request, rows, cols);
+                       }});
+    }
+    for (const std::int32_t tokens : {13, 32, 144}) {
+      for (const device::AttentionShape shape :
+           {device::AttentionShape{4, 2, 16}, {3, 1, 6}, {6, 6, 64}, {2, 1, 128}, {5, 1, 48}}) {
+        cases.push_back({fmt::format("rope of {} heads of {}, {} tokens, {}", shape.query_heads,
+                                     shape.head_dim, tokens, request.name),
+                         [=](Session& s, Written written) {
+                           return rope_backward_cast(s, written, request, mixed_segments(tokens), shape);
+                         }});
+      }
+    }
+  }
+  return cases;
+}
+
+void expect_same_cast(Session& s, const ComputedCastCase& operation) {
+  SCOPED_TRACE(operation.name);
+  const Fp8CastResult expected = operation.run(s, Written::yes);
+  EXPECT_GT(expected.maximum, 0);
+  EXPECT_EQ(operation.run(s, Written::no), expected);
+}
+
 void expect_measures(Session& s, const MeasuringCase& operation) {
   SCOPED_TRACE(operation.name);
   const Values expected = s.download(operation.run(s, {}));

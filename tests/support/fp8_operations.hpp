@@ -131,4 +131,17 @@ std::vector<MeasuringCase> measuring_operations();
 /// The bits are those that op::Fp8Maximum would leave, and all that is written is as without it.
 void expect_measures(Session& session, const MeasuringCase& operation);
 
+/// Whether an operation writes what is cast.
+enum class Written : bool { no, yes };
+/// An operation that measures its output, and its cast: with an op::Fp8Cast of what was written, or with the operation that
+/// computes it as it casts it.
+struct ComputedCastCase {
+  std::string name;
+  std::function<Fp8CastResult(Session&, Written)> run;
+};
+/// Matrices that begin and end anywhere, with what is not finite, and all that a cast may be asked for.
+std::vector<ComputedCastCase> computed_casts();
+/// Both ways give the same, and the way without writing leaves the operands as they were.
+void expect_same_cast(Session& session, const ComputedCastCase& operation);
+
 }  // namespace llampi::test

@@ -96,7 +96,7 @@ struct RmsNorm {
   Tensor x;       ///< [T, H]
   Tensor weight;  ///< [1, H]
   double eps;
-  Tensor y;             ///< [T, H]
+  Tensor y;             ///< [T, H]; may be empty where `maximum` is not: then it is only measured
   Tensor inverse_rms;   ///< [1, T], float32 (float64 if x is)
   Tensor maximum = {};  ///< as op::Fp8Maximum, of y; may be empty
 };
@@ -294,7 +294,9 @@ struct LinearCrossEntropyBackward {
 // tensor of zeros. `Fp8Counts` are counted over all casts since they were set to zero.
 //
 // Operations whose output such a product reads can measure it as they write it: their `maximum`, unless it is empty, is
-// then what op::Fp8Maximum of that output, as it is written, would leave there.
+// then what op::Fp8Maximum of that output, as it is written, would leave there. Where nothing else reads the output, they
+// can measure it without writing it, and an operation that ends in `Cast` computes it again from the same operands, with
+// the same bits, and casts it.
 //
 // Scales of blocks instead (Fp8Scaling, as in DeepSeek-V3, arXiv 2412.19437, 3.3.2, but powers of two): weights have one
 // for each block of 128 x 128; activations and gradients one for each tile of 1 x 128, along the rows of the matrix and
@@ -325,6 +327,33 @@ struct Fp8Cast {
   Tensor transposed;  ///< [C, R], likewise and in that dtype; may be empty
   Tensor scale;       ///< written; may be empty
   Fp8Counts* counts;  ///< added to; nullptr: nothing is counted
+};
+
+/// Of y of op::RmsNorm, as it would have been written.
+struct RmsNormCast {
+  static constexpr const char* kName = "rms_norm_cast";
+  Tensor x;            ///< [T, H], a dtype that Fp8Cast takes; so are the sources of the two below
+  Tensor weight;       ///< [1, H]
+  Tensor inverse_rms;  ///< [1, T], as RmsNorm left it
+  Fp8Cast cast;        ///< its source is empty: y
+};
+
+/// Of what op::SwigluBackward would have written over gate_up.
+struct SwigluBackwardCast {
+  static constexpr const char* kName = "swiglu_backward_cast";
+  Tensor dactivated;  ///< [T, F]
+  Tensor gate_up;     ///< [T, 2F]
+  Fp8Cast cast;       ///< its source is empty: the gradient of gate_up
+};
+
+/// Of what op::Rope, backward and without a transform, would have written over qkv.
+struct RopeBackwardCast {
+  static constexpr const char* kName = "rope_backward_cast";
+  Tensor positions;  ///< int32 [1, T]
+  Tensor rope;       ///< as QkvRope
+  AttentionShape shape;
+  Tensor qkv;    ///< [T, Hq D + 2 Hkv D]
+  Fp8Cast cast;  ///< its source is empty: qkv, rotated back
 };
 
 /// transposed[c, r] = source[r, c]
@@ -404,6 +433,7 @@ struct Rope {
   Tensor maximum = {};          ///< as op::Fp8Maximum, of all of qkv, the value heads included; may be empty
   QkvTransform transform = {};  ///< as QkvRope; `backward`: as it was left
   QkvTransformGradients dtransform = {};  ///< `backward` only
+  bool writes = true;  ///< false, only without a transform: qkv stays, and is only measured
 };
 
 /// gate_up is overwritten with its gradient, given that of silu(gate) * up.
@@ -412,6 +442,7 @@ struct SwigluBackward {
   Tensor dactivated;    ///< [T, F]
   Tensor gate_up;       ///< [T, 2F], overwritten
   Tensor maximum = {};  ///< as op::Fp8Maximum, of the gradient of gate_up; may be empty
+  bool writes = true;   ///< false: gate_up stays, and its gradient is only measured
 };
 
 /// u of each adapter alone, as the operation that it belongs to writes it: what a recomputation needs of a product whose result it
@@ -544,10 +575,11 @@ using Operation =
                  op::QkvRopeBackward, op::Attention, op::AttentionBackward, op::CachedAttention,
                  op::ProjectionResidual, op::ProjectionBackward, op::GateUpSwiglu, op::Swiglu,
                  op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward,
-                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::Fp8BlockMaximum, op::Fp8BlockScales,
-                 op::Fp8BlockCast, op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope,
-                 op::SwigluBackward, op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero,
-                 op::RandomNormal, op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
+                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::RmsNormCast, op::SwigluBackwardCast,
+                 op::RopeBackwardCast, op::Fp8BlockMaximum, op::Fp8BlockScales, op::Fp8BlockCast,
+                 op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope, op::SwigluBackward,
+                 op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
+                 op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

@@ -3,6 +3,8 @@
 // threads.
 #pragma once
 
+#include <functional>
+
 #include "device/cpu/gemm.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/cpu/sizes.hpp"
@@ -46,6 +48,8 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::Fp8Maximum& o);
   void execute(const op::Fp8Scales& o);
   void execute(const op::Fp8Cast& o);
+  void execute(const op::RmsNormCast& o);
+  void execute(const op::SwigluBackwardCast& o);
   void execute(const op::Fp8BlockMaximum& o);
   void execute(const op::Fp8BlockScales& o);
   void execute(const op::Fp8BlockCast& o);
@@ -55,6 +59,7 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
 
   // rope.cpp
   void execute(const op::Rope& o);
+  void execute(const op::RopeBackwardCast& o);
 
   // attention.cpp
   void execute(const op::Attention& o);
@@ -82,6 +87,16 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void measure(const Tensor& written, const Tensor& maximum) {
     if (maximum) execute(op::Fp8Maximum{.source = written, .maximum = maximum});
   }
+  /// A matrix that is not kept, but computed row by row, by several threads.
+  struct Rows {
+    std::int64_t rows, cols;
+    std::function<void(std::int64_t row, float* to)> compute;
+  };
+  /// op::Fp8Maximum and op::Fp8Cast of it.
+  void measure_rows(const Rows& rows, const Tensor& maximum) const;
+  void cast_rows(const Rows& rows, op::Fp8Cast cast) const;
+  /// What op::SwigluBackward writes over gate_up.
+  Rows swiglu_gradient_rows(const Tensor& dactivated, const Tensor& gate_up) const;
   void zero_in_parallel(float* data, std::int64_t elements) const;
   /// dx = dy w; dw (+)= dy^T x, unless dw is nullptr
   struct LinearBackward {

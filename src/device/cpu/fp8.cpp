@@ -34,9 +34,55 @@ void CpuDevice::execute(const op::Fp8Cast& o) {
     std::swap(rows.values.rows, rows.values.cols);
   }
   parallel_ranges(threads_, rows.source.rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
-    saturated += fp8_cast_rows(rows, exponent, begin, end);
+    saturated += fp8_cast_rows(rows, exponent, rows.source.slice_rows(begin, end), begin);
   });
   if (o.counts != nullptr) o.counts->saturated += saturated;
+}
+
+void CpuDevice::measure_rows(const Rows& rows, const Tensor& maximum) const {
+  std::int32_t& largest = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+  std::vector<std::int32_t> of_part(static_cast<std::size_t>(threads_), 0);
+  parallel_ranges(threads_, rows.rows, 1, [&](std::int64_t begin, std::int64_t end, int part) {
+    std::vector<float> row(static_cast<std::size_t>(rows.cols));
+    for (std::int64_t t = begin; t < end; ++t) {
+      rows.compute(t, row.data());
+      std::int32_t& bits = of_part[static_cast<std::size_t>(part)];
+      bits = std::max(bits, fp8_maximum_bits({row.data(), DType::float32, 1, rows.cols}, 0, rows.cols));
+    }
+  });
+  largest = std::max(largest, *std::ranges::max_element(of_part));
+}
+
+void CpuDevice::cast_rows(const Rows& rows, op::Fp8Cast cast) const {
+  require(!cast.source, "the cast of what is computed has a source");
+  cast.source = {nullptr, DType::float32, rows.rows, rows.cols};
+  const int exponent = begin_fp8_cast(cast);
+  std::atomic<std::int64_t> saturated{0};
+  parallel_ranges(threads_, rows.rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    std::vector<float> row(static_cast<std::size_t>(rows.cols));
+    for (std::int64_t t = begin; t < end; ++t) {
+      rows.compute(t, row.data());
+      saturated += fp8_cast_rows(cast, exponent, {row.data(), DType::float32, 1, rows.cols}, t);
+    }
+  });
+  if (cast.counts != nullptr) cast.counts->saturated += saturated;
+}
+
+void CpuDevice::execute(const op::RmsNormCast& o) {
+  const std::int64_t rows = o.x.rows, hidden = o.x.cols;
+  const float* x = floats(o.x, rows, hidden, "x");
+  const float* weight = floats(o.weight, 1, hidden, "weight");
+  const float* inverse_rms = floats(o.inverse_rms, 1, rows, "inverse_rms");
+  cast_rows({rows, hidden,
+             [=](std::int64_t t, float* to) {
+               for (std::int64_t i = 0; i < hidden; ++i)
+                 to[i] = x[t * hidden + i] * inverse_rms[t] * weight[i];
+             }},
+            o.cast);
+}
+
+void CpuDevice::execute(const op::SwigluBackwardCast& o) {
+  cast_rows(swiglu_gradient_rows(o.dactivated, o.gate_up), o.cast);
 }
 
 void CpuDevice::execute(const op::Fp8BlockMaximum& o) {

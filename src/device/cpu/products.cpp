@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations that are a matrix product and a pass over its rows.
+#include <algorithm>
 #include <cstring>
 
 #include "device/cpu/cpu_device.hpp"
@@ -106,7 +107,18 @@ void CpuDevice::execute(const op::Swiglu& o) {
   measure(o.activated, o.maximum);
 }
 
+CpuDevice::Rows CpuDevice::swiglu_gradient_rows(const Tensor& dactivated, const Tensor& gate_up) const {
+  const std::int64_t rows = dactivated.rows, width = dactivated.cols;
+  return {rows, 2 * width,
+          [=, this, gradient = floats(dactivated, rows, width, "dactivated"),
+           from = floats(gate_up, rows, 2 * width, "gate_up")](std::int64_t t, float* to) {
+            std::copy_n(from + t * 2 * width, 2 * width, to);
+            kernels_.swiglu_backward(width, gradient + t * width, to, to + width);
+          }};
+}
+
 void CpuDevice::execute(const op::SwigluBackward& o) {
+  if (!o.writes) return measure_rows(swiglu_gradient_rows(o.dactivated, o.gate_up), o.maximum);
   const std::int64_t rows = o.dactivated.rows, width = o.dactivated.cols;
   const float* dactivated = floats(o.dactivated, rows, width, "dactivated");
   float* gate_up = floats(o.gate_up, rows, 2 * width, "gate_up");

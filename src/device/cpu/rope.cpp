@@ -6,6 +6,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 #include "device/qkv_checks.hpp"
+#include "device/rope_of.hpp"
 
 namespace llampi::device {
 namespace {
@@ -40,6 +41,13 @@ struct QkvPass {
   void rotate(const Kernels& kernels, std::int64_t token, float direction) const {
     const float* cosines = rope + positions[token] * dim;
     kernels.rope(normed_heads, dim / 2, cosines, cosines + dim / 2, direction, qkv + token * cols);
+  }
+
+  /// The row as it is after rotate(), in `to` instead of in its place.
+  void rotated(const Kernels& kernels, std::int64_t token, float direction, float* to) const {
+    std::copy_n(qkv + token * cols, cols, to);
+    const float* cosines = rope + positions[token] * dim;
+    kernels.rope(normed_heads, dim / 2, cosines, cosines + dim / 2, direction, to);
   }
 
   void forward(const Kernels& kernels, double eps, std::int64_t token) const {
@@ -92,6 +100,13 @@ void put_sum(double sum, Accumulate accumulate, float& to) {
 // has columns of its own, and adds their rows in order.
 void CpuDevice::execute(const op::Rope& o) {
   const QkvPass pass(o);
+  if (!o.writes) {
+    require(!o.transform, "a transform of q, k and v that is only measured");
+    return measure_rows(
+        {pass.tokens, pass.cols,
+         [&](std::int64_t t, float* to) { pass.rotated(kernels_, t, o.backward ? -1 : 1, to); }},
+        o.maximum);
+  }
   if (!o.backward) {
     parallel_ranges(threads_, pass.tokens, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t t = begin; t < end; ++t) pass.forward(kernels_, o.transform.eps, t);
@@ -139,6 +154,12 @@ void CpuDevice::execute(const op::Rope& o) {
         put_sum(sums[i], o.dtransform.accumulate_bias, dbias[first + i]);
     }
   });
+}
+
+void CpuDevice::execute(const op::RopeBackwardCast& o) {
+  const QkvPass pass(rope_of(o));
+  cast_rows({pass.tokens, pass.cols, [&](std::int64_t t, float* to) { pass.rotated(kernels_, t, -1, to); }},
+            o.cast);
 }
 
 }  // namespace llampi::device

@@ -53,8 +53,14 @@ void CpuDevice::execute(const op::RmsNorm& o) {
   const std::int64_t rows = o.x.rows, hidden = o.x.cols;
   const float* x = floats(o.x, rows, hidden, "x");
   const float* weight = floats(o.weight, 1, hidden, "weight");
-  float* y = floats(o.y, rows, hidden, "y");
   float* inverse_rms = floats(o.inverse_rms, 1, rows, "inverse_rms");
+  if (!o.y) {
+    const auto norm_row = [=, this, eps = o.eps](std::int64_t t, float* to) {
+      inverse_rms[t] = kernels_.rms_norm(hidden, x + t * hidden, weight, eps, to);
+    };
+    return measure_rows({rows, hidden, norm_row}, o.maximum);
+  }
+  float* y = floats(o.y, rows, hidden, "y");
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       inverse_rms[t] = kernels_.rms_norm(hidden, x + t * hidden, weight, o.eps, y + t * hidden);

@@ -93,6 +93,9 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::Fp8Maximum& o);
   void execute(const op::Fp8Scales& o);
   void execute(const op::Fp8Cast& o);
+  void execute(const op::RmsNormCast& o);
+  void execute(const op::SwigluBackwardCast& o);
+  void execute(const op::RopeBackwardCast& o);
   void execute(const op::Fp8BlockMaximum& o);
   void execute(const op::Fp8BlockScales& o);
   void execute(const op::Fp8BlockCast& o);

@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/magnitudes.cuh"
 #include "device/cuda/rotate.cuh"
+#include "device/cuda/swiglu.cuh"
 
 namespace llampi::device::cuda {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
     rope_kernel(const std::int32_t* positions, const float* rope, float direction, int heads, int half,
-                std::int64_t row_cols, T* qkv, std::int32_t* maximum) {
+                std::int64_t row_cols, T* qkv, bool writes, std::int32_t* maximum) {
   std::int32_t largest = 0;
   const std::int64_t token = blockIdx.x;
   const float* angles = rope + std::int64_t{positions[token]} * 2 * half;
@@ -34,8 +35,10 @@ __global__ void __launch_bounds__(kElementThreads)
         rotate(a[i], b[i], cosines[i], sines[i] * direction);
       }
       const auto rotated_a = Vector<T, N>::from(a), rotated_b = Vector<T, N>::from(b);
-      store_vector(first, rotated_a);
-      store_vector(first + half, rotated_b);
+      if (writes) {
+        store_vector(first, rotated_a);
+        store_vector(first + half, rotated_b);
+      }
       if constexpr (kMeasures) largest = max(largest, max(magnitude_of(rotated_a), magnitude_of(rotated_b)));
     }
   }
@@ -71,8 +74,6 @@ struct SlicePlace {
                N) {}
 };
 
-__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
-
 template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
     swiglu_kernel(const T* gate_up, std::int64_t width, int slices, T* activated, std::int32_t* maximum) {
@@ -91,10 +92,9 @@ __global__ void __launch_bounds__(kElementThreads)
   if constexpr (kMeasures) raise_maximum(largest, maximum);
 }
 
-/// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g).
 template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
-    swiglu_backward_kernel(const T* dactivated, std::int64_t width, int slices, T* gate_up,
+    swiglu_backward_kernel(const T* dactivated, std::int64_t width, int slices, T* gate_up, bool writes,
                            std::int32_t* maximum) {
   const SlicePlace<N> at(slices);
   std::int32_t largest = 0;
@@ -104,14 +104,12 @@ __global__ void __launch_bounds__(kElementThreads)
     const auto d = load_vector<N>(dactivated + at.token * width + at.column);
     float dgate[N], dup[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = gate[i], s = sigmoid(g);
-      dgate[i] = d[i] * up[i] * s * fmaf(g, 1.0F - s, 1.0F);
-      dup[i] = d[i] * g * s;
-    }
+    for (int i = 0; i < N; ++i) swiglu_gradient(d[i], gate[i], up[i], dgate[i], dup[i]);
     const auto result_gate = Vector<T, N>::from(dgate), result_up = Vector<T, N>::from(dup);
-    store_vector(row, result_gate);
-    store_vector(row + width, result_up);
+    if (writes) {
+      store_vector(row, result_gate);
+      store_vector(row + width, result_up);
+    }
     if constexpr (kMeasures) largest = max(magnitude_of(result_gate), magnitude_of(result_up));
   }
   if constexpr (kMeasures) raise_maximum(largest, maximum);
@@ -130,6 +128,7 @@ dim3 blocks_of(std::int64_t tokens, int slices) { return dim3(static_cast<unsign
 }  // namespace
 
 void apply_rope(const op::Rope& o, cudaStream_t stream) {
+  require(o.writes || !o.transform, "a transform of q, k and v that is only measured");
   // Without the gradient of a bias, all that it leaves to do backwards is the rotation.
   if (o.transform && !(o.backward && o.transform.bias && !o.dtransform.bias))
     return apply_qkv_transform(o, stream);
@@ -150,7 +149,7 @@ void apply_rope(const op::Rope& o, cudaStream_t stream) {
       const dim3 block = rope_block(heads, static_cast<int>(divide_up(half, n())));
       launch(largest == nullptr ? rope_kernel<T, n(), false> : rope_kernel<T, n(), true>,
              dim3(static_cast<unsigned>(tokens)), block, 0, stream, positions, table, direction, heads,
-             static_cast<int>(half), shape.qkv_cols(), data, largest);
+             static_cast<int>(half), shape.qkv_cols(), data, o.writes, largest);
     });
   });
 }
@@ -170,10 +169,11 @@ void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream, Tensor 
   });
 }
 
-void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t stream, Tensor maximum) {
+void apply_swiglu_backward(const op::SwigluBackward& o, cudaStream_t stream) {
+  const Tensor &dactivated = o.dactivated, &gate_up = o.gate_up;
   const std::int64_t tokens = dactivated.rows, width = dactivated.cols;
   if (tokens == 0) return;
-  std::int32_t* const largest = optional_maximum(maximum);
+  std::int32_t* const largest = optional_maximum(o.maximum);
   dispatch(gate_up.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = elements_of<T>(dactivated, gate_up.dtype, tokens, width, "dactivated");
@@ -181,7 +181,8 @@ void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t strea
     with_slices<T>(width, {from, to}, [&](auto n, int slices) {
       launch(
           largest == nullptr ? swiglu_backward_kernel<T, n(), false> : swiglu_backward_kernel<T, n(), true>,
-          blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width, slices, to, largest);
+          blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width, slices, to, o.writes,
+          largest);
     });
   });
 }
@@ -190,8 +191,6 @@ void CudaDevice::execute(const op::Rope& o) { apply_rope(o, compute()); }
 
 void CudaDevice::execute(const op::Swiglu& o) { apply_swiglu(o.gate_up, o.activated, compute(), o.maximum); }
 
-void CudaDevice::execute(const op::SwigluBackward& o) {
-  apply_swiglu_backward(o.dactivated, o.gate_up, compute(), o.maximum);
-}
+void CudaDevice::execute(const op::SwigluBackward& o) { apply_swiglu_backward(o, compute()); }
 
 }  // namespace llampi::device::cuda

@@ -17,7 +17,6 @@ void apply_qkv_transform(const op::Rope& o, cudaStream_t stream);
 /// activated = silu(gate) up.   gate_up [T, 2F], activated [T, F]
 void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream, Tensor maximum = {});
 
-/// gate_up is overwritten with its gradient.   dactivated [T, F], gate_up [T, 2F]
-void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t stream, Tensor maximum = {});
+void apply_swiglu_backward(const op::SwigluBackward& o, cudaStream_t stream);
 
 }  // namespace llampi::device::cuda

@@ -57,17 +57,25 @@ struct ByteTile {
   }
 
   /// Writes the tile whose first element is [first_row, first_column] of a matrix [rows, cols] to its place in
-  /// transposed [cols, rows]; with kVectors rows and the address are multiples of 16.
+  /// transposed [cols, rows], or where column c is row row_of(c) of that; with kVectors rows and the address are
+  /// multiples of 16.
   template <bool kVectors>
   static __device__ void store(const Memory& memory, std::int64_t first_row, std::int64_t first_column,
                                std::int64_t rows, std::int64_t cols, std::uint8_t* transposed) {
+    store<kVectors>(memory, first_row, first_column, rows, cols, transposed,
+                    [](std::int64_t c) { return c; });
+  }
+  template <bool kVectors, class RowOf>
+  static __device__ void store(const Memory& memory, std::int64_t first_row, std::int64_t first_column,
+                               std::int64_t rows, std::int64_t cols, std::uint8_t* transposed,
+                               const RowOf& row_of) {
 #pragma unroll
     for (int i = 0; i < kSide * kPieces / kThreads; ++i) {
       const int at = i * kThreads + static_cast<int>(threadIdx.x);
       const std::int64_t c = first_column + at / kPieces, r = first_row + at % kPieces * 16;
       if (c >= cols || r >= rows) continue;
       const uint4 unit = memory[piece(at / kPieces, at % kPieces)];
-      std::uint8_t* const to = transposed + c * rows + r;
+      std::uint8_t* const to = transposed + row_of(c) * rows + r;
       if constexpr (kVectors) {
         store_unit(reinterpret_cast<uint4*>(to), unit);
       } else {

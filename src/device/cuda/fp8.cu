@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "device/cuda/cuda_device.hpp"
-#include "device/cuda/fp8_cast.cuh"
+#include "device/cuda/fp8_tiles.cuh"
 #include "device/cuda/magnitudes.cuh"
 #include "device/fp8_checks.hpp"
 
@@ -58,58 +58,13 @@ __global__ void __launch_bounds__(kElementThreads)
 
 constexpr std::int64_t kCastPiece = std::int64_t{kElementThreads} * kFp8AtOnce * kCastWidth;  ///< of a block
 
-/// What a cast writes; null: it does not.
-struct CastOutputs {
-  std::uint8_t *values, *transposed;
-  float* scale;
-  unsigned long long* counts;  ///< saturated, zero_scales
-};
-
-/// Casts with the scale that follows from `maximum`, which the first block writes down.
-template <DType kDType>
-class Caster {
- public:
-  __device__ Caster(const std::int32_t* maximum, const CastOutputs& to) : counts_(to.counts) {
-    const std::int32_t bits = *maximum;
-    const int exponent = float8_scale_exponent(float8_format(kDType), bits);
-    scale_ = power_of_two(exponent);
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    if (to.scale != nullptr) {
-      to.scale[0] = scale_;
-      to.scale[1] = power_of_two(-exponent);
-    }
-    if (to.counts != nullptr && bits == 0) atomicAdd(to.counts + 1, 1ULL);
-  }
-
-  template <class T>
-  __device__ uint2 operator()(const Vector<T, kCastWidth>& source) {
-    const CastVector vector = as_bfloat16(source);
-    infinite_ += infinities(vector);
-    return float8_vector<kDType>(vector, [this](int) { return scale_; });
-  }
-  template <class T>
-  __device__ std::uint8_t operator()(T source) {
-    const float x = as_bfloat16<T>(to_float(source));
-    infinite_ += infinities(x);
-    return float8_of<kDType>(x * scale_);
-  }
-
-  /// To be called by all threads of the block.
-  __device__ void count() const { count_infinities(infinite_, counts_); }
-
- private:
-  float scale_;
-  int infinite_ = 0;
-  unsigned long long* counts_;
-};
-
 /// A block has kCastPiece elements: the vectors of them, which begin `head` elements later; the first block the single
 /// elements before and after all vectors, too.
 template <class T, DType kDType>
 __global__ void __launch_bounds__(kElementThreads)
     fp8_cast_kernel(const T* source, const std::int32_t* maximum, std::int64_t head, std::int64_t vectors,
                     std::int64_t elements, const CastOutputs to) {
-  Caster<kDType> cast(maximum, to);
+  Caster<kDType> cast(maximum);
   const std::int64_t first = blockIdx.x * (kCastPiece / kCastWidth) + threadIdx.x;
   Vector<T, kCastWidth> at_once[kFp8AtOnce];
 #pragma unroll
@@ -129,7 +84,7 @@ __global__ void __launch_bounds__(kElementThreads)
       to.values[at] = cast(source[at]);
     }
   }
-  cast.count();
+  cast.finish(to);
 }
 
 /// The same where source and values are not aligned alike.
@@ -137,94 +92,12 @@ template <class T, DType kDType>
 __global__ void __launch_bounds__(kElementThreads)
     fp8_cast_singly_kernel(const T* source, const std::int32_t* maximum, std::int64_t elements,
                            const CastOutputs to) {
-  Caster<kDType> cast(maximum, to);
+  Caster<kDType> cast(maximum);
   for (int j = 0; j < kFp8AtOnce * kCastWidth; ++j) {
     const std::int64_t i = blockIdx.x * kCastPiece + j * kElementThreads + threadIdx.x;
     if (i < elements) to.values[i] = cast(source[i]);
   }
-  cast.count();
-}
-
-/// A matrix [rows, cols], and a place in it.
-struct MatrixPlace {
-  std::int64_t rows, cols, row, col;
-  __device__ bool inside() const { return row < rows && col < cols; }
-  __device__ std::int64_t element() const { return row * cols + col; }
-};
-
-template <class T>
-__device__ inline Vector<T, kCastWidth> load_singly(const T* source, const MatrixPlace& at) {
-  Vector<T, kCastWidth> vector{};
-  constexpr int kShare = Vector<T, kCastWidth>::kShare;
-#pragma unroll
-  for (int i = 0; i < kCastWidth; ++i) {
-    if (at.row < at.rows && at.col + i < at.cols)
-      vector.words[i / kShare] |= bits_of(source[at.element() + i]) << (16 * (i % kShare));
-  }
-  return vector;
-}
-
-__device__ inline void store_singly(std::uint8_t* to, const MatrixPlace& at, uint2 bytes) {
-#pragma unroll
-  for (int i = 0; i < kCastWidth; ++i) {
-    if (at.row < at.rows && at.col + i < at.cols)
-      to[at.element() + i] = static_cast<std::uint8_t>((i < 4 ? bytes.x : bytes.y) >> (8 * (i % 4)));
-  }
-}
-
-/// A block has a tile. With kVectors there are no parts of vectors anywhere.
-template <class T, DType kDType, bool kVectors>
-__global__ void __launch_bounds__(ByteTile<kCastWidth>::kThreads)
-    fp8_cast_transpose_kernel(const T* source, const std::int32_t* maximum, std::int64_t rows,
-                              std::int64_t cols, int tiles_across, const CastOutputs to) {
-  using Tile = ByteTile<kCastWidth>;
-  constexpr int kHalves = 2;
-  __shared__ typename Tile::Memory memory;
-  const std::int64_t first_row = std::int64_t{blockIdx.x / static_cast<unsigned>(tiles_across)} * Tile::kSide;
-  const std::int64_t first_column =
-      std::int64_t{blockIdx.x % static_cast<unsigned>(tiles_across)} * Tile::kSide;
-  const auto place = [&](int part, int row) {
-    return MatrixPlace{rows, cols, first_row + Tile::row() + row,
-                       first_column + Tile::column() + part * Tile::kSide / kHalves};
-  };
-  Vector<T, kCastWidth> vectors[kHalves][4];
-#pragma unroll
-  for (int part = 0; part < kHalves; ++part) {
-#pragma unroll
-    for (int row = 0; row < 4; ++row) {
-      const MatrixPlace at = place(part, row);
-      if constexpr (kVectors) {
-        vectors[part][row] =
-            at.inside() ? load_vector<kCastWidth>(source + at.element()) : Vector<T, kCastWidth>{};
-      } else {
-        vectors[part][row] = load_singly(source, at);
-      }
-    }
-  }
-  Caster<kDType> cast(maximum, to);
-#pragma unroll
-  for (int part = 0; part < kHalves; ++part) {
-    std::uint32_t left[4], right[4];
-#pragma unroll
-    for (int row = 0; row < 4; ++row) {
-      const uint2 bytes = cast(vectors[part][row]);
-      left[row] = bytes.x;
-      right[row] = bytes.y;
-      if (to.values == nullptr) continue;
-      const MatrixPlace at = place(part, row);
-      if constexpr (kVectors) {
-        if (at.inside()) store_unit(reinterpret_cast<uint2*>(to.values + at.element()), bytes);
-      } else {
-        store_singly(to.values, at, bytes);
-      }
-    }
-    const int column = Tile::column() + part * Tile::kSide / kHalves;
-    Tile::put(memory, column, left);
-    Tile::put(memory, column + 4, right);
-  }
-  cast.count();
-  __syncthreads();
-  Tile::template store<kVectors>(memory, first_row, first_column, rows, cols, to.transposed);
+  cast.finish(to);
 }
 
 // ---- transposes ----
@@ -244,15 +117,15 @@ __global__ void __launch_bounds__(ByteTile<kByteWidth>::kThreads)
   uint4 units[4];
 #pragma unroll
   for (int row = 0; row < 4; ++row) {
-    const MatrixPlace at{rows, cols, first_row + Tile::row() + row, first_column + Tile::column()};
+    const std::int64_t r = first_row + Tile::row() + row, c = first_column + Tile::column();
     units[row] = uint4{0, 0, 0, 0};
     if constexpr (kVectors) {
-      if (at.inside()) units[row] = *reinterpret_cast<const uint4*>(source + at.element());
+      if (r < rows && c < cols) units[row] = *reinterpret_cast<const uint4*>(source + r * cols + c);
     } else {
       std::uint32_t words[4] = {};
       for (int i = 0; i < kByteWidth; ++i) {
-        if (at.row < rows && at.col + i < cols)
-          words[i / 4] |= std::uint32_t{source[at.element() + i]} << (8 * (i % 4));
+        if (r < rows && c + i < cols)
+          words[i / 4] |= std::uint32_t{source[r * cols + c + i]} << (8 * (i % 4));
       }
       units[row] = uint4{words[0], words[1], words[2], words[3]};
     }
@@ -283,18 +156,6 @@ void launch_cast(const T* source, std::int64_t elements, const std::int32_t* max
     launch(fp8_cast_kernel<T, kDType>, blocks, dim3(kElementThreads), 0, stream, source, maximum, first,
            (elements - first) / kCastWidth, elements, to);
   }
-}
-
-template <DType kDType, class T>
-void launch_cast_transpose(const T* source, std::int64_t rows, std::int64_t cols, const std::int32_t* maximum,
-                           const CastOutputs& to, cudaStream_t stream) {
-  constexpr std::int64_t kSide = ByteTile<kCastWidth>::kSide;
-  const bool fits = rows % 16 == 0 && cols % kCastWidth == 0 && is_aligned(source, 16) &&
-                    is_aligned(to.values, kCastWidth) && is_aligned(to.transposed, 16);
-  const std::int64_t across = divide_up(cols, kSide);
-  launch(fits ? fp8_cast_transpose_kernel<T, kDType, true> : fp8_cast_transpose_kernel<T, kDType, false>,
-         at_least_one(divide_up(rows, kSide) * across), dim3(ByteTile<kCastWidth>::kThreads), 0, stream,
-         source, maximum, rows, cols, static_cast<int>(std::max(across, std::int64_t{1})), to);
 }
 
 }  // namespace
@@ -329,12 +190,12 @@ void CudaDevice::execute(const op::Fp8Scales& o) {
 void CudaDevice::execute(const op::Fp8Cast& o) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
   const DType to_dtype = fp8_cast_dtype(o.values, o.transposed);
-  const auto* maximum = elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum");
-  const CastOutputs to{
-      fp8_elements(o.values, rows, cols, "values"), fp8_elements(o.transposed, cols, rows, "transposed"),
-      static_cast<float*>(optional_elements_of(o.scale, DType::float32, 1, 2, "scale")), counters(o.counts)};
+  const std::int32_t* const maximum = cast_maximum(o);
+  const CastOutputs to = cast_outputs(o, rows, cols);
   with_cast(o.source, to_dtype, [&](const auto* source, auto dtype) {
-    if (o.transposed) return launch_cast_transpose<dtype()>(source, rows, cols, maximum, to, compute());
+    using T = std::remove_cvref_t<decltype(*source)>;
+    if (o.transposed)
+      return launch_cast_tiles<dtype()>(MatrixSource<T>{source, rows, cols}, maximum, to, compute());
     launch_cast<dtype()>(source, rows * cols, maximum, to, compute());
   });
 }

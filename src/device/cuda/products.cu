@@ -109,7 +109,7 @@ void CudaDevice::execute(const op::GateUpSwiglu& o) {
 }
 
 void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
-  apply_swiglu_backward(o.dactivated, o.gate_up, compute());
+  apply_swiglu_backward({.dactivated = o.dactivated, .gate_up = o.gate_up}, compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
   adapters_backward(o.adapters, o.gate_up, o.x, o.dx);

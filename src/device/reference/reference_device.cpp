@@ -331,7 +331,9 @@ class ReferenceDevice final : public HostDevice {
 
   void execute(const op::RmsNorm& o) {
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, 1, x.cols, "weight");
-    const Matrix y = matrix(o.y, x.rows, x.cols, "y"),
+    std::vector<double> kept;
+    const Tensor to = o.y ? o.y : copied(o.x, kept);
+    const Matrix y = matrix(to, x.rows, x.cols, "y"),
                  inverse_rms = matrix(o.inverse_rms, 1, x.rows, "inverse_rms");
     for (Index t = 0; t < x.rows; ++t) {
       double squares = 0;
@@ -339,7 +341,7 @@ class ReferenceDevice final : public HostDevice {
       inverse_rms(0, t) = 1 / std::sqrt(squares / static_cast<double>(x.cols) + o.eps);
       for (Index i = 0; i < x.cols; ++i) y(t, i) = x(t, i) * inverse_rms(0, t) * weight(0, i);
     }
-    measure(o.y, o.maximum);
+    measure(to, o.maximum);
   }
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
@@ -518,6 +520,11 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void execute(const op::SwigluBackward& o) {
+    if (!o.writes) {
+      std::vector<double> copy;
+      return execute(op::SwigluBackward{
+          .dactivated = o.dactivated, .gate_up = copied(o.gate_up, copy), .maximum = o.maximum});
+    }
     const Matrix dactivated = matrix(o.dactivated, "dactivated");
     const Matrix gate_up = matrix(o.gate_up, dactivated.rows, 2 * dactivated.cols, "gate_up");
     for (Index t = 0; t < dactivated.rows; ++t) {
@@ -535,6 +542,14 @@ class ReferenceDevice final : public HostDevice {
   void execute(const op::LowRankDown& o) { adapters_down(o.adapters, matrix(o.x, "x")); }
 
   void execute(const op::Rope& o) {
+    if (!o.writes) {
+      require(!o.transform, "a transform of q, k and v that is only measured");
+      std::vector<double> copy;
+      op::Rope writing = o;
+      writing.qkv = copied(o.qkv, copy);
+      writing.writes = true;
+      return execute(writing);
+    }
     const Matrix qkv = matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv");
     if (!o.backward) transform(o.transform, o.shape, qkv);
     rotate(o.positions, qkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape,
@@ -552,8 +567,34 @@ class ReferenceDevice final : public HostDevice {
 
   void execute(const op::Fp8Cast& o) {
     const int exponent = begin_fp8_cast(o);
-    const Index saturated = fp8_cast_rows(o, exponent, 0, o.source.rows);
+    const Index saturated = fp8_cast_rows(o, exponent, o.source, 0);
     if (o.counts != nullptr) o.counts->saturated += saturated;
+  }
+
+  void execute(const op::RmsNormCast& o) {
+    std::vector<double> copy;
+    const Tensor to = copied(o.x, copy);
+    const Matrix y = matrix(to, "y"), weight = matrix(o.weight, 1, y.cols, "weight"),
+                 inverse_rms = matrix(o.inverse_rms, 1, y.rows, "inverse_rms");
+    for (Index t = 0; t < y.rows; ++t) {
+      for (Index i = 0; i < y.cols; ++i) y(t, i) = y(t, i) * inverse_rms(0, t) * weight(0, i);
+    }
+    cast(to, o.cast);
+  }
+
+  void execute(const op::SwigluBackwardCast& o) {
+    std::vector<double> copy;
+    const Tensor to = copied(o.gate_up, copy);
+    execute(op::SwigluBackward{.dactivated = o.dactivated, .gate_up = to});
+    cast(to, o.cast);
+  }
+
+  void execute(const op::RopeBackwardCast& o) {
+    std::vector<double> copy;
+    op::Rope back = rope_of(o);
+    back.qkv = copied(o.qkv, copy);
+    execute(back);
+    cast(back.qkv, o.cast);
   }
 
   void execute(const op::Fp8BlockMaximum& o) { fp8_block_maximum(o, 0, fp8_block_rows(o)); }
@@ -737,6 +778,19 @@ class ReferenceDevice final : public HostDevice {
   /// op::Fp8Maximum of what an operation has written, if it is to be measured.
   void measure(const Tensor& written, const Tensor& maximum) {
     if (maximum) execute(op::Fp8Maximum{.source = written, .maximum = maximum});
+  }
+
+  /// A copy in `memory`.
+  static Tensor copied(const Tensor& tensor, std::vector<double>& memory) {
+    const Matrix from = matrix(tensor, "tensor");
+    memory.assign(from.data, from.data + from.rows * from.cols);
+    return {memory.data(), DType::float64, from.rows, from.cols};
+  }
+
+  void cast(const Tensor& source, op::Fp8Cast to) {
+    require(!to.source, "the cast of what is computed has a source");
+    to.source = source;
+    execute(to);
   }
 
   /// body(head, first key that it sees, token) for each query.

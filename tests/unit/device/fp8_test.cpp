@@ -140,6 +140,14 @@ TEST_P(Fp8, OperationsMeasureWhatTheyWrite) {
   }
 }
 
+TEST_P(Fp8, CastsOfWhatIsComputedHaveTheBitsOfWhatIsWritten) {
+  Session session(*device_, DType::float32), reference(*reference_, DType::float64);
+  for (const ComputedCastCase& operation : computed_casts()) {
+    expect_same_cast(session, operation);
+    expect_same_cast(reference, operation);
+  }
+}
+
 // The reference's bits are those of the definition.
 TEST(Fp8Reference, CastsToTheNearest) {
   const auto device = device::make_reference_device();
