@@ -2,6 +2,7 @@
 #include "gpu/fp8.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "gpu/timing.hpp"
@@ -142,6 +143,92 @@ std::vector<Fp8Bandwidth> measure_bandwidths(device::Device& device, const Noise
           {"transpose of 8 bits", 2 * elements / turning}};
 }
 
+/// What each token needs to be rotated.
+struct Angles {
+  Angles(device::Device& device, std::int64_t tokens, std::int64_t seq_len, std::int64_t head_dim)
+      : positions(device, nullptr, DType::int32, 1, tokens),
+        rope(device, nullptr, DType::float32, seq_len, head_dim) {
+    std::vector<std::int32_t> of_tokens(static_cast<std::size_t>(tokens));
+    for (std::size_t t = 0; t < of_tokens.size(); ++t)
+      of_tokens[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % seq_len);
+    std::vector<float> table(static_cast<std::size_t>(seq_len * head_dim));
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::cos(static_cast<float>(i));
+    device.upload(positions.view, of_tokens.data(), device::Stream::compute);
+    device.upload(rope.view, table.data(), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+  }
+  Matrix positions, rope;
+};
+
+/// Of what a layer measures and then computes once more to cast it: both passes.
+std::vector<Fp8Bandwidth> measure_computed_casts(device::Device& device, const Noise& noise, DType dtype,
+                                                 const Options& o) {
+  namespace op = device::op;
+  const std::int64_t tokens = o.tokens, hidden = o.hidden, width = o.feed_forward,
+                     dim = hidden / o.query_heads;
+  const device::AttentionShape shape{o.query_heads, o.key_value_heads, dim};
+  const std::int64_t widest = std::max({hidden, 2 * width, shape.qkv_cols()});
+  const Matrix source(device, &noise, dtype, tokens, widest),
+      dactivated(device, &noise, dtype, tokens, width);
+  const Matrix weight(device, &noise, dtype, 1, hidden),
+      inverse_rms(device, nullptr, DType::float32, 1, tokens);
+  const Matrix values(device, nullptr, DType::float8_e5m2, tokens, widest),
+      transposed(device, nullptr, DType::float8_e5m2, widest, tokens);
+  const Matrix maximum(device, nullptr, DType::int32, 1, 1), scale(device, nullptr, DType::float32, 1, 2);
+  const Angles angles(device, tokens, std::min(o.seq_len, tokens), dim);
+  const auto part = [](const Matrix& of, std::int64_t rows, std::int64_t cols) {
+    return Tensor{of.view.data, of.view.dtype, rows, cols};
+  };
+  const auto cast_of = [&](std::int64_t cols) {
+    return op::Fp8Cast{.source = {},
+                       .maximum = maximum.view,
+                       .values = part(values, tokens, cols),
+                       .transposed = part(transposed, cols, tokens),
+                       .scale = scale.view,
+                       .counts = nullptr};
+  };
+  const auto rate = [&](std::int64_t read_by_each, std::int64_t cols, const auto& measure, const auto& cast) {
+    const double seconds = time_call(device, [&](int) {
+      device.run(op::Zero{.destination = maximum.view});
+      device.run(measure);
+      device.run(cast);
+    });
+    return static_cast<double>(2 * read_by_each * tokens * size_of(dtype) + 2 * tokens * cols) / seconds;
+  };
+  const Tensor x = part(source, tokens, hidden), gate_up = part(source, tokens, 2 * width),
+               qkv = part(source, tokens, shape.qkv_cols());
+  return {
+      {"RMSNorm, measured, then cast with the transpose",
+       rate(hidden, hidden,
+            op::RmsNorm{.x = x,
+                        .weight = weight.view,
+                        .eps = 1e-5,
+                        .y = {},
+                        .inverse_rms = inverse_rms.view,
+                        .maximum = maximum.view},
+            op::RmsNormCast{
+                .x = x, .weight = weight.view, .inverse_rms = inverse_rms.view, .cast = cast_of(hidden)})},
+      {"the gradient of SwiGLU, likewise",
+       rate(3 * width, 2 * width,
+            op::SwigluBackward{
+                .dactivated = dactivated.view, .gate_up = gate_up, .maximum = maximum.view, .writes = false},
+            op::SwigluBackwardCast{
+                .dactivated = dactivated.view, .gate_up = gate_up, .cast = cast_of(2 * width)})},
+      {"the gradient of RoPE, likewise", rate(qkv.cols, qkv.cols,
+                                              op::Rope{.positions = angles.positions.view,
+                                                       .rope = angles.rope.view,
+                                                       .shape = shape,
+                                                       .backward = true,
+                                                       .qkv = qkv,
+                                                       .maximum = maximum.view,
+                                                       .writes = false},
+                                              op::RopeBackwardCast{.positions = angles.positions.view,
+                                                                   .rope = angles.rope.view,
+                                                                   .shape = shape,
+                                                                   .qkv = qkv,
+                                                                   .cast = cast_of(qkv.cols)})}};
+}
+
 /// With scales of tiles and blocks: of activations, and of a weight.
 std::vector<Fp8Bandwidth> measure_bandwidths_in_blocks(device::Device& device, const Noise& noise,
                                                        DType dtype, std::int64_t rows, std::int64_t cols) {
@@ -201,6 +288,8 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
   if (tuning != nullptr) tuning->measure(false);
   const std::int64_t rows = options.tokens, cols = 2 * options.feed_forward;
   limits.bandwidths = measure_bandwidths(device, noise, dtype, rows, cols);
+  for (Fp8Bandwidth& bandwidth : measure_computed_casts(device, noise, dtype, options))
+    limits.bandwidths.push_back(std::move(bandwidth));
   if (in_blocks && has_blocks({rows, cols})) {
     for (Fp8Bandwidth& bandwidth : measure_bandwidths_in_blocks(device, noise, dtype, rows, cols))
       limits.bandwidths.push_back(std::move(bandwidth));

@@ -21,7 +21,7 @@ struct Fp8ProductTime {
       0;  ///< dy^T x, into that of gradients, to which all micro-batches but the first add
 };
 
-/// Bytes read and written per second, at the shape of the output of `gate_up`.
+/// Bytes read and written per second, at the shape of the output of `gate_up`, or of what is named.
 struct Fp8Bandwidth {
   std::string name;
   double bytes_per_second = 0;
