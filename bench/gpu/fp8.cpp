@@ -174,7 +174,7 @@ std::vector<Fp8Bandwidth> measure_computed_casts(device::Device& device, const N
       inverse_rms(device, nullptr, DType::float32, 1, tokens);
   const Matrix values(device, nullptr, DType::float8_e5m2, tokens, widest),
       transposed(device, nullptr, DType::float8_e5m2, widest, tokens);
-  const Matrix maximum(device, nullptr, DType::int32, 1, 1), scale(device, nullptr, DType::float32, 1, 2);
+  const Matrix maximum(device, nullptr, DType::int32, 1, 1), scale(device, nullptr, DType::float32, 4, 1);
   const Angles angles(device, tokens, std::min(o.seq_len, tokens), dim);
   const auto part = [](const Matrix& of, std::int64_t rows, std::int64_t cols) {
     return Tensor{of.view.data, of.view.dtype, rows, cols};

@@ -49,6 +49,13 @@ std::array<float, 256> widened(Float8Format format) {
 
 std::uint8_t* bytes_of(const Tensor& tensor) { return static_cast<std::uint8_t*>(tensor.data); }
 
+/// As Fp8Scaling::tensor.
+void write_scale(int exponent, float* to) {
+  to[0] = power_of_two(-exponent);
+  to[1] = power_of_two(exponent);
+  to[2] = to[3] = 0;
+}
+
 }  // namespace
 
 std::int32_t fp8_maximum_bits(const Tensor& source, std::int64_t begin, std::int64_t end) {
@@ -70,9 +77,8 @@ int begin_fp8_cast(const op::Fp8Cast& o) {
   const std::int32_t maximum = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
   const int exponent = float8_scale_exponent(float8_format(dtype), maximum);
   if (o.scale) {
-    float* const scale = elements_of<float>(o.scale, 1, 2, "scale");
-    scale[0] = power_of_two(exponent);
-    scale[1] = power_of_two(-exponent);
+    const auto shape = fp8_scale_shape(Fp8Scaling::tensor, rows, cols);
+    write_scale(exponent, elements_of<float>(o.scale, shape.rows, shape.cols, "scale"));
   }
   if (o.counts != nullptr && maximum == 0) ++o.counts->zero_scales;
   return exponent;
@@ -100,12 +106,9 @@ std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, const Tenso
 
 void fp8_scales(const op::Fp8Scales& o) {
   const std::int32_t* const maxima = elements_of<std::int32_t>(o.maxima, 1, o.scales.rows, "maxima");
-  float* const scales = elements_of<float>(o.scales, o.scales.rows, 2, "scales");
-  for (std::int64_t i = 0; i < o.scales.rows; ++i) {
-    const int exponent = float8_scale_exponent(kE4m3, maxima[i]);
-    scales[2 * i] = power_of_two(exponent);
-    scales[2 * i + 1] = power_of_two(-exponent);
-  }
+  float* const scales = elements_of<float>(o.scales, o.scales.rows, 4, "scales");
+  for (std::int64_t i = 0; i < o.scales.rows; ++i)
+    write_scale(float8_scale_exponent(kE4m3, maxima[i]), scales + 4 * i);
 }
 
 void fp8_transpose_rows(const op::Fp8Transpose& o, std::int64_t begin, std::int64_t end) {
@@ -293,7 +296,7 @@ void fp8_widen(const Tensor& source, const Tensor& scales, std::int64_t begin, s
   const Fp8Scaling scaling = fp8_scaling_of(scales, source.rows, k);
   const auto* const factors = elements_of<float>(scales, scales.rows, scales.cols, "scales");
   const auto factor_at = [&](std::int64_t r, std::int64_t c) {
-    if (scaling == Fp8Scaling::tensor) return factors[1];
+    if (scaling == Fp8Scaling::tensor) return factors[0];
     const std::int64_t row = scaling == Fp8Scaling::tiles ? c / kFp8Block : r / kFp8Block;
     return factors[row * scales.cols + (scaling == Fp8Scaling::tiles ? r : c / kFp8Block)];
   };

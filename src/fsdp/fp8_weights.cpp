@@ -34,8 +34,9 @@ Part part_behind(const Part& before, std::int64_t rows, std::int64_t cols) {
 /// Its maxima and scales behind those of the weight before it.
 void place_scales(Fp8WeightPlace& weight, const Fp8WeightPlace& before) {
   if (!weight.in_blocks) {
+    const auto shape = device::fp8_scale_shape(device::Fp8Scaling::tensor, weight.rows, weight.cols);
     weight.maxima = part_behind(before.maxima, 1, 1);
-    weight.scales = weight.transposed_scales = part_behind(before.transposed_scales, 1, 2);
+    weight.scales = weight.transposed_scales = part_behind(before.transposed_scales, shape.rows, shape.cols);
     return;
   }
   const auto part = [](const Part& behind, std::int64_t rows, std::int64_t cols) {

@@ -84,7 +84,7 @@ Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
   if (!c.maximum) s.device().run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
   const Tensor values = c.values ? behind(s, rows, cols, c.dtype, c.values_offset) : Tensor{};
   const Tensor transposed = c.transposed ? behind(s, cols, rows, c.dtype, 0) : Tensor{};
-  const Tensor scale = c.scale ? s.output(1, 2, DType::float32) : Tensor{};
+  const Tensor scale = c.scale ? s.output(4, 1, DType::float32) : Tensor{};
   const Counts counts(s);
   s.device().run(device::op::Fp8Cast{.source = source,
                                      .maximum = maximum,
@@ -97,7 +97,7 @@ Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
   if (c.values) result.values = bytes_of(s, values);
   if (c.transposed) result.transposed = bytes_of(s, transposed);
   if (c.scale) {
-    result.scale.resize(2);
+    result.scale.resize(4);
     s.download(scale, result.scale.data());
   }
   counts.read(result.saturated, result.zero_scales);
@@ -183,9 +183,9 @@ std::vector<float> fp8_scales(Session& s) {
   for (const float maximum : {1e-40F, 1e-20F, 0.1F, 1.0F, 1.75F, 1.7501F, 448.0F, 449.0F, 3e38F})
     maxima.push_back(std::bit_cast<std::int32_t>(maximum));
   const auto count = static_cast<std::int64_t>(maxima.size());
-  const Tensor scales = s.output(count, 2, DType::float32);
+  const Tensor scales = s.output(count, 4, DType::float32);
   s.device().run(device::op::Fp8Scales{.maxima = s.integers(maxima), .scales = scales});
-  std::vector<float> result(static_cast<std::size_t>(2 * count));
+  std::vector<float> result(static_cast<std::size_t>(4 * count));
   s.download(scales, result.data());
   return result;
 }
@@ -412,7 +412,7 @@ struct Fp8Operand {
 
 Fp8Operand cast_with_one_scale(Session& s, const Tensor& source, DType dtype) {
   const Tensor maximum = s.integers({0});
-  const Fp8Operand to{behind(s, source.rows, source.cols, dtype, 0), s.output(1, 2, DType::float32)};
+  const Fp8Operand to{behind(s, source.rows, source.cols, dtype, 0), s.output(4, 1, DType::float32)};
   s.device().run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
   s.device().run(device::op::Fp8Cast{.source = source,
                                      .maximum = maximum,
@@ -654,7 +654,7 @@ Fp8CastResult cast_as_requested(Session& s, const CastRequest& request, std::int
   const Tensor values = request.values ? behind(s, rows, cols, request.dtype, request.offset) : Tensor{};
   const Tensor transposed =
       request.transposed ? behind(s, cols, rows, request.dtype, request.offset) : Tensor{};
-  const Tensor scale = request.scale ? s.output(1, 2, DType::float32) : Tensor{};
+  const Tensor scale = request.scale ? s.output(4, 1, DType::float32) : Tensor{};
   const Counts counts(s);
   issue({.source = {},
          .maximum = maximum,

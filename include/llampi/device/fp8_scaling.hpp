@@ -13,7 +13,9 @@ namespace llampi::device {
 
 /// Of a matrix [R, C] that a product reads row by row.
 enum class Fp8Scaling : std::uint8_t {
-  tensor,  ///< one scale: float32 [1, 2], {2^e, 2^-e}
+  /// One scale: float32 [4, 1], {2^-e, 2^e, 0, 0}. Of 16 bytes, so that those of several matrices can stand one after another:
+  /// cuBLASLt 12.9 to 13.1 refuses scales whose address is no multiple of that.
+  tensor,
   tiles,   ///< one for each tile of 1 x 128: float32 [C / 128, R], 2^-e
   blocks,  ///< one for each block of 128 x 128: float32 [R / 128, C / 128 rounded up to a multiple of 4], 2^-e
 };
@@ -30,7 +32,7 @@ struct Fp8ScaleShape {
 constexpr Fp8ScaleShape fp8_scale_shape(Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
   if (scaling == Fp8Scaling::tiles) return {cols / kFp8Block, rows};
   if (scaling == Fp8Scaling::blocks) return {rows / kFp8Block, (cols / kFp8Block + 3) / 4 * 4};
-  return {1, 2};
+  return {4, 1};
 }
 
 /// The scaling of a matrix [rows, cols], derived from the shape of its scales: each scaling has a different shape.

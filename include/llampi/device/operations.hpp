@@ -289,7 +289,7 @@ struct LinearCrossEntropyBackward {
 };
 
 // Products in 8 bits (DType::float8_*, core/float8.hpp). Each tensor has one scale, a power of two: it is multiplied
-// by it before it is cast, and the product by its inverse. A scale is float32 [1, 2]: {2^e, 2^-e}; a maximum is
+// by it before it is cast, and the product by its inverse. A scale is as Fp8Scaling::tensor; a maximum is
 // int32 [1, 1]: the bits, as float32, of the largest finite magnitude of the tensor rounded to bfloat16, 0 for a
 // tensor of zeros. `Fp8Counts` are counted over all casts since they were set to zero.
 //
@@ -314,7 +314,7 @@ struct Fp8Maximum {
 struct Fp8Scales {
   static constexpr const char* kName = "fp8_scales";
   Tensor maxima;  ///< int32 [1, n]
-  Tensor scales;  ///< float32 [n, 2]
+  Tensor scales;  ///< float32 [n, 4]
 };
 
 /// Each element is rounded to bfloat16, multiplied by the scale that follows from `maximum`, and cast by

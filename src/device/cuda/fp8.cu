@@ -48,9 +48,7 @@ __global__ void __launch_bounds__(kElementThreads)
     fp8_scales_kernel(const std::int32_t* maxima, std::int64_t count, float* scales) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kElementThreads + threadIdx.x;
   if (i >= count) return;
-  const int exponent = float8_scale_exponent(float8_format(DType::float8_e4m3fn), maxima[i]);
-  scales[2 * i] = power_of_two(exponent);
-  scales[2 * i + 1] = power_of_two(-exponent);
+  write_scale(float8_scale_exponent(float8_format(DType::float8_e4m3fn), maxima[i]), scales + 4 * i);
 }
 
 // ---- casts ----
@@ -181,7 +179,7 @@ void CudaDevice::execute(const op::Fp8Maximum& o) {
 void CudaDevice::execute(const op::Fp8Scales& o) {
   const std::int64_t count = o.scales.rows;
   const auto* maxima = elements_of<std::int32_t>(o.maxima, DType::int32, 1, count, "maxima");
-  auto* scales = elements_of<float>(o.scales, DType::float32, count, 2, "scales");
+  auto* scales = elements_of<float>(o.scales, DType::float32, count, 4, "scales");
   if (count == 0) return;
   launch(fp8_scales_kernel, at_least_one(divide_up(count, kElementThreads)), dim3(kElementThreads), 0,
          compute(), maxima, count, scales);

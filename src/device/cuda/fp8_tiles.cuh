@@ -14,6 +14,13 @@ struct CastOutputs {
   unsigned long long* counts;  ///< saturated, zero_scales
 };
 
+/// As Fp8Scaling::tensor.
+__device__ inline void write_scale(int exponent, float* to) {
+  to[0] = power_of_two(-exponent);
+  to[1] = power_of_two(exponent);
+  to[2] = to[3] = 0;
+}
+
 /// Casts with the scale that follows from `maximum`.
 template <DType kDType>
 class Caster {
@@ -40,10 +47,7 @@ class Caster {
   __device__ void finish(const CastOutputs& to) const {
     count_infinities(infinite_, to.counts);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    if (to.scale != nullptr) {
-      to.scale[0] = scale_;
-      to.scale[1] = power_of_two(-exponent_);
-    }
+    if (to.scale != nullptr) write_scale(exponent_, to.scale);
     if (to.counts != nullptr && bits_ == 0) atomicAdd(to.counts + 1, 1ULL);
   }
 
@@ -173,8 +177,9 @@ void launch_cast_tiles(const Source& source, const std::int32_t* maximum, const 
 
 /// What it writes of a matrix [rows, cols], after a check of each operand.
 inline CastOutputs cast_outputs(const op::Fp8Cast& o, std::int64_t rows, std::int64_t cols) {
+  const auto shape = fp8_scale_shape(Fp8Scaling::tensor, rows, cols);
   return {fp8_elements(o.values, rows, cols, "values"), fp8_elements(o.transposed, cols, rows, "transposed"),
-          static_cast<float*>(optional_elements_of(o.scale, DType::float32, 1, 2, "scale")),
+          static_cast<float*>(optional_elements_of(o.scale, DType::float32, shape.rows, shape.cols, "scale")),
           counters(o.counts)};
 }
 

@@ -66,11 +66,10 @@ void check_has_fp8_products(const cudaDeviceProp& gpu, Fp8Scaling scaling) {
     lacks("with scales of blocks need 9.0");
 }
 
-/// What a matrix in 8 bits is multiplied by: 2^-e of {2^e, 2^-e}, or one for each block or tile.
-const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* name) {
+/// What a matrix in 8 bits is multiplied by: the first of Fp8Scaling::tensor, or one for each block or tile.
+const float* factors_of(const Tensor& scale, const char* name) {
   const auto* const factors = elements_of<float>(scale, DType::float32, scale.rows, scale.cols, name);
-  if (scaling == Fp8Scaling::tensor) return factors + 1;
-  require(reinterpret_cast<std::uintptr_t>(factors) % 16 == 0, "scales of blocks are aligned to 16 bytes");
+  require(reinterpret_cast<std::uintptr_t>(factors) % 16 == 0, "scales are aligned to 16 bytes");
   return factors;
 }
 
@@ -136,8 +135,8 @@ void CudaDevice::execute(const op::Fp8Product& o) {
               .b = o.b.data,
               .c = elements_of(o.y, o.y.dtype, m, n, "y"),
               .residual = optional_elements_of(o.residual, o.y.dtype, m, n, "residual"),
-              .a_factor = factors_of(o.a_scale, a_scaling, "a_scale"),
-              .b_factor = factors_of(o.b_scale, b_scaling, "b_scale")},
+              .a_factor = factors_of(o.a_scale, "a_scale"),
+              .b_factor = factors_of(o.b_scale, "b_scale")},
              workspace_, compute());
 }
 

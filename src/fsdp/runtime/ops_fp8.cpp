@@ -31,12 +31,12 @@ void measure(device::Device& device, const Fp8WeightPlace& weight, const Fp8Piec
   }
 }
 
-/// A weight with one scale has two numbers, and all of them stand side by side.
+/// Those of weights with one scale each stand side by side.
 void write_scales(device::Device& device, const std::vector<Fp8WeightPlace>& weights, const Tensor& maxima,
                   const Tensor& scales) {
   if (!weights.front().in_blocks) {
-    const Part pairs{.offset = 0, .rows = std::ssize(weights), .cols = 2};
-    device.run(op::Fp8Scales{.maxima = maxima, .scales = part_of(scales, pairs)});
+    const Part all{.offset = 0, .rows = std::ssize(weights), .cols = weights.front().scales.rows};
+    device.run(op::Fp8Scales{.maxima = maxima, .scales = part_of(scales, all)});
     return;
   }
   for (const Fp8WeightPlace& weight : weights) {

@@ -282,7 +282,8 @@ class Fp8GemmTest : public GemmTest {
   }
 
   Matrix a_{DType::float8_e4m3fn, 1, 1}, b_{DType::float8_e4m3fn, 1, 1};
-  float a_factor_ = 0.5F, b_factor_ = 4;
+  alignas(16) float a_factor_ = 0.5F;
+  alignas(16) float b_factor_ = 4;
 };
 
 /// Factors of a matrix [rows, cols], which are not all alike.
