@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs everything that needs a GPU, one thing after another whatever fails, and prints a table last. Fails if anything did;
-# a test that is skipped has failed. Only reads the GPU's settings.
+# Runs everything that needs a GPU, one thing after another whatever fails, and prints a table last. Fails if anything did; a test
+# that is skipped because there is no GPU to test has failed. Only reads the GPU's settings.
 #
 #   scripts/run-gpu-tests.sh BUILD [STEP[=SECONDS]...]    from a build tree
 #   ./run-gpu-tests [STEP[=SECONDS]...]                   from a bundle (docs/bundle.md)
@@ -108,8 +108,9 @@ last_test() { sed -n 's/^\[ RUN      \] \(.*\)/, in \1/p' "$1" | tail -n 1; }
 
 # Judges print a note and fail if the output is not that of a success, whatever the exit status said.
 any_output() { tail -n 1 "$1"; }
-all_tests() { # GoogleTest's: some ran, none was skipped, none failed
-    local results=${1%.log}.xml passed test
+readonly no_gpu="no GPU to test" # what tests in tests/gpu say that are skipped because of it; others are for another number of ranks or GPU
+all_tests() { # GoogleTest's: some ran, none failed, none lacked a GPU
+    local results=${1%.log}.xml passed test reasons skipped=''
     if [[ ! -s $results ]]; then # it writes them last
         echo "it ended without results$(last_test "$1")"
         return 1
@@ -122,17 +123,19 @@ all_tests() { # GoogleTest's: some ran, none was skipped, none failed
         echo "failed: ${test:-unknown}"
         return 1
     fi
-    test=$(grep -m 1 '<testcase .* result="skipped"' "$results" | named)
+    test=$(grep -B 1 -m 1 "<skipped .*$no_gpu" "$results")
     if [[ -n $test ]]; then
-        echo "skipped: $test: $(sed -n 's/.*<skipped message="\([^"]*\)".*/\1/p' "$results" | head -n 1 | sed 's/.*&#x0A;//')"
+        echo "skipped: $(named <<<"$test"): $no_gpu$(sed -n "s/.*<skipped .*$no_gpu\([^\"]*\)\".*/\1/p" <<<"$test")"
         return 1
     fi
+    reasons=$(sed -n 's/.*<skipped message="\([^"]*\)".*/\1/p' "$results" | sed 's/.*&#x0A;//' | sort -u | paste -sd ';' | sed 's/;/; /g')
+    if [[ -n $reasons ]]; then skipped="$(grep -c '<testcase .* result="skipped"' "$results") skipped ($reasons)"; fi
     passed=$(grep -c '<testcase .* result="completed"' "$results")
     if ((passed == 0)); then
-        echo "no test ran"
+        echo "no test ran${skipped:+, $skipped}"
         return 1
     fi
-    if ((passed == 1)); then echo "1 test passed"; else echo "$passed tests passed"; fi
+    echo "$passed $( ((passed == 1)) && echo test || echo tests) passed${skipped:+, $skipped}"
 }
 has_gpu() { # of `llampi --version`
     grep '^GPU  *' "$1" | sed 's/^GPU *//'

@@ -91,8 +91,23 @@ expect "test_ranks_1 +FAIL .*exit status 134; it ended without results, in Judge
 all_good
 program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.IsSkipped')"
 run 1 tests
-expect "test_gpu +FAIL .*skipped: Judged.IsSkipped: no GPU to test: there is no driver"
+expect "test_gpu +FAIL .*skipped: Judged.IsSkipped: no GPU to test: there is no driver$"
 expect "test_ranks_1 +pass"
+
+# Tests that are for another number of ranks are named and have not failed, unless nothing else ran or there was no GPU either.
+all_good
+program "$build/tests/gpu/test_ranks" "$(tests '*.Passes:*Ranks*')"
+run 0 tests
+expect "test_ranks_1 +pass .* 1 test passed, 3 skipped \\(for four ranks; needs ranks\\)$"
+program "$build/tests/gpu/test_ranks" "$(tests '*.NeedsRanks')"
+run 1 tests
+expect "test_ranks_1 +FAIL .*no test ran, 1 skipped \\(needs ranks\\)$"
+program "$build/tests/gpu/test_ranks" "$(tests '*.Passes:*.NeedsRanks:*.IsSkipped')"
+run 1 tests
+expect "test_ranks_1 +FAIL .*skipped: Judged.IsSkipped: no GPU to test"
+program "$build/tests/gpu/test_ranks" "$(tests '*.NeedsRanks:*.Fails')"
+run 1 tests
+expect "test_ranks_1 +FAIL .*failed: Judged.Fails"
 
 all_good
 program "$build/tests/gpu/test_gpu" "$(tests 'Nothing.*')"
