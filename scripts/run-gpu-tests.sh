@@ -64,7 +64,7 @@ export LLAMPI_PLUGIN_DIR
 table=()
 failed=0
 record() { # name, result, seconds, note
-    table+=("$(printf '%-22s %-5s %5s  %s' "$1" "$2" "$3" "${4:0:160}")")
+    table+=("$(printf '%-28s %-5s %5s  %s' "$1" "$2" "$3" "${4:0:160}")")
     if [[ $2 == FAIL ]]; then ((failed++)); fi
     printf '   %s %s %s\n' "$2" "$1" "$4"
 }
@@ -87,7 +87,7 @@ run() { # name, judge of the output, command...
     note=$("$judge" "$log") || result=FAIL
     note=${note//$'\n'/ }
     if ((status == 124 || status == 137)); then
-        result=FAIL note="not done after $limit s$(last_test "$log")"
+        result=FAIL note="not done after $limit s${note:+; $note}"
     elif ((status != 0)); then
         result=FAIL note="exit status $status${note:+; $note}"
     fi
@@ -104,15 +104,14 @@ run_tests() { # name, judge, command...
     run "$name" "$judge" "$@" --gtest_color=no "--gtest_output=xml:$out/$name.xml"
 }
 
-last_test() { sed -n 's/^\[ RUN      \] \(.*\)/, in \1/p' "$1" | tail -n 1; }
-
 # Judges print a note and fail if the output is not that of a success, whatever the exit status said.
 any_output() { tail -n 1 "$1"; }
 readonly no_gpu="no GPU to test" # what tests in tests/gpu say that are skipped because of it; others are for another number of ranks or GPU
 all_tests() { # GoogleTest's: some ran, none failed, none lacked a GPU
     local results=${1%.log}.xml passed test reasons skipped=''
     if [[ ! -s $results ]]; then # it writes them last
-        echo "it ended without results$(last_test "$1")"
+        test=$(sed -n 's/^\[ RUN      \] //p' "$1" | tail -n 1)
+        echo "it ended without results${test:+, in $test, after $(grep -c '^\[       OK \]' "$1") that passed}"
         return 1
     fi
     named() { # of a test case
@@ -194,16 +193,18 @@ step_program() {
     cat "$out/program.log"
 }
 
-# Lines of gpu_tests.list: a program, and the numbers of ranks that it runs on; none: without mpirun.
+# Lines of gpu_tests.list: a name, a program, a filter for its tests, and the numbers of ranks that it runs on; none: without mpirun.
 run_listed() { # which numbers of ranks: a pattern
-    local file ranks n
-    while read -r file ranks; do
+    local name file filter ranks n options
+    while read -r name file filter ranks; do
+        options=()
+        if [[ $filter != '*' ]]; then options=("--gtest_filter=$filter"); fi
         for n in ${ranks:-0}; do
             if [[ ! $n =~ $1 ]]; then continue; fi
             if ((n == 0)); then
-                run_tests "$(basename "$file")" all_tests "$build/$file"
+                run_tests "$name" all_tests "$build/$file" "${options[@]}"
             else
-                run_tests "$(basename "$file")_$n" all_tests mpirun -n "$n" "$build/$file"
+                run_tests "${name}_$n" all_tests mpirun -n "$n" "$build/$file" "${options[@]}"
             fi
         done
     done <"$build/gpu_tests.list"
@@ -268,7 +269,7 @@ for step in "${chosen[@]}"; do
 done
 
 {
-    printf '\n%-22s %-5s %5s\n' what result seconds
+    printf '\n%-28s %-5s %5s\n' what result seconds
     printf '%s\n' "${table[@]}"
     if ((failed > 0)); then
         echo "$failed of ${#table[@]} FAILED; logs: $out"

@@ -37,7 +37,7 @@ all_good() {
         "$program" "$@" || exit; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
         else echo "========= ERROR SUMMARY: 0 errors"; fi'
     program "$folder/bin/mpirun" 'if [[ $1 == --version ]]; then exit; fi; shift 2; exec "$@"'
-    printf 'tests/gpu/test_gpu \ntests/gpu/test_ranks 1 2\n' >"$build/gpu_tests.list"
+    printf 'test_%s\n' 'gpu tests/gpu/test_gpu * ' 'ranks tests/gpu/test_ranks * 1 2' >"$build/gpu_tests.list"
 }
 run() { # expected status, arguments...
     local expected=$1 status=0
@@ -86,7 +86,7 @@ program "$build/tests/gpu/test_gpu" "GTEST_FILTER='*.Passes' $judged \"\$@\"; ex
 program "$build/tests/gpu/test_ranks" "$(tests '*.Passes:*.Crashes')"
 run 1 tests
 expect "test_gpu +FAIL .*exit status 3; 1 test passed"
-expect "test_ranks_1 +FAIL .*exit status 134; it ended without results, in Judged.Crashes"
+expect "test_ranks_1 +FAIL .*exit status 134; it ended without results, in Judged.Crashes, after 1 that passed"
 
 all_good
 program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.IsSkipped')"
@@ -120,8 +120,17 @@ expect "test_gpu +FAIL .*no test ran"
 all_good
 program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.Hangs')"
 run 1 tests=3 # a busy machine may need a second of it before the first program starts
-expect "test_gpu +FAIL .*not done after [123] s, in Judged.Hangs"
+expect "test_gpu +FAIL .*not done after [123] s; it ended without results, in Judged.Hangs, after 1 that passed"
 expect "test_ranks_1 +FAIL .*no time"
+
+# A program in parts: what one of them does takes no results of the other with it.
+all_good
+program "$build/tests/gpu/test_ranks" "$judged \"\$@\""
+printf 'test_ranks_%s\n' 'crash tests/gpu/test_ranks *.Crashes 1 2' 'rest tests/gpu/test_ranks *.Passes*:*Ranks*-*.PassesToo 2' >"$build/gpu_tests.list"
+run 1 ranks
+expect "test_ranks_crash_2 +FAIL .*in Judged.Crashes, after 0 that passed"
+expect "test_ranks_rest_2 +pass .* 1 test passed, 3 skipped"
+[[ $(tail -n 1 "$folder/output") == "1 of 2 FAILED"* ]]
 
 # mpirun may give its programs a terminal, where lines end with a carriage return.
 all_good
