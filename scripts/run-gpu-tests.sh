@@ -19,6 +19,7 @@
 #   keys=580        where several GPUs are visible: bench/several_gpus.sh, with a verdict on each key of communication
 #
 #   OUT=FOLDER      where the logs go; default: gpu-results
+#   ARCHIVE=FILE    a .tar.gz of that folder at the end, without weights and token files
 #   TOTAL=SECONDS   for all steps together; default: what they may take. What would begin later fails.
 #   PYTHON=PROGRAM  default: python3
 #   LLMQ_LOG="FILE ..." logs of runs of llmq on this GPU, one for each shape, for the verdicts of `bench`
@@ -28,6 +29,7 @@ export LC_ALL=C
 build=$(realpath -- "${1:?usage: run-gpu-tests.sh BUILD [STEP[=SECONDS]...]}") || exit 2
 shift
 out=$(realpath -- "${OUT:-gpu-results}")
+archive=$(realpath -m -- "${ARCHIVE:-.}")
 beside=()
 for log in ${LLMQ_LOG:-}; do beside+=(--beside "$(realpath -- "$log")"); done
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -62,10 +64,11 @@ export LLAMPI_PLUGIN_DIR
 # ---- running and judging -------------------------------------------------------------------------------------------
 
 table=()
-failed=0
+failed=0 skipped=0
 record() { # name, result, seconds, note
     table+=("$(printf '%-28s %-5s %5s  %s' "$1" "$2" "$3" "${4:0:160}")")
     if [[ $2 == FAIL ]]; then ((failed++)); fi
+    if [[ $2 == skip ]]; then ((skipped++)); fi
     printf '   %s %s %s\n' "$2" "$1" "$4"
 }
 
@@ -212,7 +215,10 @@ run_listed() { # which numbers of ranks: a pattern
 step_tests() { run_listed '^[01]$'; }
 step_ranks() { run_listed '^([2-9]|[1-9][0-9]+)$'; }
 step_runs() {
-    run several_ranks any_output env TESTS=no KEEP="$out/several_ranks" tests/gpu/several_ranks.sh "$build"
+    local part
+    for part in losses tree families adapters; do
+        run "runs_$part" any_output env PARTS="$part" KEEP="$out/several_ranks" tests/gpu/several_ranks.sh "$build"
+    done
 }
 
 sanitize() { # tool, tests, options...
@@ -234,11 +240,12 @@ step_memcheck() { sanitize memcheck '*' --report-api-errors no; }
 step_racecheck() { sanitize racecheck 'GpuOperations.*:GpuUpdate.Norm*-*Attention*:*Segments*:*LargeScores*'; }
 
 measured() { # of llampi's configurations; gpu_table.sh notes those that fail and goes on
-    local good failed_too
-    good=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl" | grep -v -c '"not_measured"')
-    failed_too=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl" | grep '"not_measured"' | grep -v -c 'no time left')
-    echo "$good measured, $failed_too failed"
-    ((good > 0 && failed_too == 0))
+    local rows good late
+    rows=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl")
+    good=$(grep -v -c '"not_measured"' <<<"$rows")
+    late=$(grep -c '"not_measured":"no time left' <<<"$rows")
+    echo "$good of $(wc -l <<<"$rows") configurations measured, $(grep '"not_measured"' <<<"$rows" | grep -v -c '"not_measured":"no time left') failed, $late without time"
+    [[ -n $rows ]] && ! grep -q '"not_measured"' <<<"$rows"
 }
 step_bench() {
     if [[ ! -x $build/gpu_bench ]]; then
@@ -256,6 +263,7 @@ step_bench() {
 
 verdicts() { # of the keys; a run without any of them must have worked, or the script had failed
     echo "$(grep -c ': GAINS, ' "$1") keys gain, $(grep -c ': loses, ' "$1") lose, $(grep -c ' FAILED ' "$1") failed"
+    grep -q -E ': (GAINS|loses), |: no difference' "$1" || ! grep -q ' FAILED ' "$1"
 }
 step_keys() {
     run several_gpus verdicts bench/several_gpus.sh --program "$build/llampi" --folder "$out/several_gpus"
@@ -274,7 +282,10 @@ done
     if ((failed > 0)); then
         echo "$failed of ${#table[@]} FAILED; logs: $out"
     else
-        echo "none of ${#table[@]} failed; logs: $out"
+        echo "none of ${#table[@]} failed$( ((skipped == 0)) || echo ", $skipped skipped"); logs: $out"
     fi
 } | tee "$out/summary-${chosen[0]}.txt"
+if [[ -n ${ARCHIVE:-} ]]; then
+    tar -czf "$archive" --exclude='*.h5' --exclude='*.safetensors' -C "$(dirname -- "$out")" "$(basename -- "$out")" || ((failed++))
+fi
 ((failed == 0))

@@ -60,11 +60,11 @@ expect() { # a line of the table that must be there
 
 all_good
 run 0
-for name in program test_gpu test_ranks_1 test_ranks_2 several_ranks memcheck racecheck gpu_bench; do expect "$name +pass"; done
+for name in program test_gpu test_ranks_1 test_ranks_2 runs_{losses,tree,families,adapters} memcheck racecheck gpu_bench; do expect "$name +pass"; done
 expect "test_gpu +pass .* 2 tests passed$"
 expect "memcheck +pass .* 2 tests passed ERROR SUMMARY: 0 errors$"
 grep -q "a table" "$folder/output"
-[[ $(tail -n 1 "$folder/output") == "none of 8 failed"* ]] # the table is last
+[[ $(tail -n 1 "$folder/output") == "none of 11 failed; "* ]] # the table is last
 grep -q '^\[  PASSED  \] 2 tests' "$folder/out/test_gpu.log" # without colours
 
 program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.Fails')"
@@ -72,7 +72,7 @@ run 1
 expect "test_gpu +FAIL .*exit status 1; failed: Judged.Fails"
 expect "memcheck +FAIL"
 expect "gpu_bench +pass" # and it went on
-[[ $(tail -n 1 "$folder/output") == "3 of 8 FAILED"* ]]
+[[ $(tail -n 1 "$folder/output") == "3 of 11 FAILED"* ]]
 
 # What fails is not passed because of its exit status, nor because of what it prints, nor because of an earlier run's results.
 all_good
@@ -138,7 +138,7 @@ program "$build/tests/gpu/test_ranks" "$(tests '*.Passes') | sed 's/\$/\\r/'; ex
 program "$tree/tests/gpu/several_ranks.sh" 'printf "\033[0;32m== all agree\033[m\r\n"'
 run 0 ranks runs
 expect "test_ranks_2 +pass .* 1 test passed$"
-expect "several_ranks +pass .* == all agree$"
+expect "runs_tree +pass .* == all agree$"
 
 # Parts; each fits into ten minutes, all without a limit of their own.
 run 0 program tests
@@ -167,10 +167,20 @@ expect "\\| a table and $(realpath "$folder")/one.json and $(realpath "$folder")
 
 program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
     printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'
-program "$tree/tests/gpu/several_ranks.sh" 'echo "several_ranks: the losses do not agree"; exit 1'
-run 1 runs bench
-expect "several_ranks +FAIL .*do not agree"
-expect "gpu_bench +FAIL .*1 measured, 1 failed"
+program "$tree/tests/gpu/several_ranks.sh" '[[ $PARTS != families ]] || { echo "several_ranks: the losses do not agree"; exit 1; }
+    mkdir -p "$KEEP"; touch "$KEEP/weights.h5"; echo "== all agree"'
+ARCHIVE=$folder/results.tar.gz run 1 runs bench
+expect "runs_families +FAIL .*do not agree"
+expect "runs_adapters +pass"
+expect "gpu_bench +FAIL .*1 of 2 configurations measured, 1 failed, 0 without time"
+tar -tzf "$folder/results.tar.gz" >"$folder/names"
+grep -q '^out/runs_tree.log$' "$folder/names"
+[[ $(grep -c '\.h5$' "$folder/names") == 0 ]]
+
+program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
+    printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"no time left\"}" >"$OUT/gpu_table/results.jsonl"'
+run 1 bench
+expect "gpu_bench +FAIL .*1 of 2 configurations measured, 0 failed, 1 without time"
 rm "$build/gpu_bench"
 run 1 bench
 expect "gpu_bench +FAIL .*there is no"
