@@ -28,8 +28,11 @@ void Journal::memory(const std::map<std::string, std::int64_t>& used_bytes) {
   if (folder_) folder_->history().append(memory_json(used_bytes, unix_seconds()));
 }
 
-void Journal::step(const StepMetrics& m) {
-  if (folder_) add_metrics(to_json(m));
+void Journal::write(const StepMetrics& metrics) {
+  if (folder_) add_metrics(to_json(metrics));
+}
+
+void Journal::show(const StepMetrics& m) {
   step_seconds_ += m.step_seconds;
   standing_.step = m;
   const std::int64_t total = standing_.total_steps;

@@ -35,9 +35,11 @@ class Journal {
 
   /// What the engine uses of each kind of memory: "device", "host".
   void memory(const std::map<std::string, std::int64_t>& used_bytes);
-  /// @throws CallError for what the user cannot mend
-  void step(const StepMetrics& metrics);
-  /// Likewise.
+  /// To metrics.jsonl. @throws CallError for what the user cannot mend
+  void write(const StepMetrics& metrics);
+  /// On the console, every log.every steps, and for Prometheus. After each step.
+  void show(const StepMetrics& metrics);
+  /// @throws CallError as write()
   void evaluation(std::int64_t step, double loss);
   /// A checkpoint has its name.
   void saved(const std::filesystem::path& file, std::int64_t step, double seconds);

@@ -57,19 +57,6 @@ std::vector<fs::path> given_checkpoints(const Config& config) {
   return files;
 }
 
-/// Of a folder, the newest that can be read.
-Checkpoint read_given(const std::vector<fs::path>& files, std::vector<checkpoint::Refused>& refused,
-                      std::optional<std::string>& reason, const Log& log) {
-  Checkpoint given{files.back(), {}};
-  reason = read_or_reason(given, refused);
-  if (!reason || files.size() == 1) return given;
-  if (const auto older = checkpoint::newest_readable(files, refused, log)) {
-    reason.reset();
-    return *older;
-  }
-  return given;
-}
-
 /// run.resume = FILE or the folder of a run. What the run itself has saved after it goes first: the same command continues.
 Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
   const std::string& place = config.run.resume.file;
@@ -89,8 +76,11 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
             "has saved one, or a checkpoint",
             place));
   }
-  std::optional<std::string> reason;
-  const Checkpoint given = read_given(files, refused, reason, log);
+  Checkpoint given{files.back(), {}};
+  auto reason = read_or_reason(given, refused);
+  if (reason && files.size() > 1) {
+    if (const auto older = checkpoint::newest_readable(files, refused, log)) given = *older, reason.reset();
+  }
   if (reason)
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);

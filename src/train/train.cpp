@@ -543,8 +543,9 @@ void Trainer::report_last_step(const StepFacts& of_all) {
     metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
   }
   record_.act("reporting the step");
-  attempt([&] { journal_.step(metrics); });
+  attempt([&] { journal_.write(metrics); });
   if (world_.rank() == 0) room_->watch(steady_seconds());
+  journal_.show(metrics);
   check_finite(step);
 }
 

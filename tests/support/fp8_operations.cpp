@@ -69,38 +69,72 @@ class Counts {
   Tensor tensor_;
 };
 
+/// What a cast of [rows, cols] is asked for.
+struct CastRequest {
+  std::string name = "both";
+  DType dtype = DType::float8_e4m3fn;
+  bool values = true, transposed = true, scale = true, counts = true;
+  std::int64_t offset = 0;  ///< elements before the operands, and bytes before what is written
+  std::int64_t transposed_offset = offset;
+};
+
+Tensor upload_behind(Session& s, const Values& values, std::int64_t offset) {
+  Values padded{1, offset, std::vector<double>(static_cast<std::size_t>(offset), kInfinity)};
+  padded.data.insert(padded.data.end(), values.data.begin(), values.data.end());
+  padded.cols = std::ssize(padded.data);
+  Tensor part = s.upload(padded).slice(offset, padded.cols);
+  part.rows = values.rows;
+  part.cols = values.cols;
+  return part;
+}
+
+/// What issue(a cast with these outputs) casts: a matrix [rows, cols] with this maximum.
+Fp8CastResult cast_as_requested(Session& s, const CastRequest& request, std::int64_t rows, std::int64_t cols,
+                                const Tensor& maximum,
+                                const std::function<void(const device::op::Fp8Cast&)>& issue) {
+  const Tensor values = request.values ? behind(s, rows, cols, request.dtype, request.offset) : Tensor{};
+  const Tensor transposed =
+      request.transposed ? behind(s, cols, rows, request.dtype, request.transposed_offset) : Tensor{};
+  const Tensor scale = request.scale ? s.output(4, 1, DType::float32) : Tensor{};
+  const Counts counts(s);
+  issue({.source = {},
+         .maximum = maximum,
+         .values = values,
+         .transposed = transposed,
+         .scale = scale,
+         .counts = request.counts ? counts.get() : nullptr});
+  Fp8CastResult result;
+  result.values = bytes_of(s, values);
+  result.transposed = bytes_of(s, transposed);
+  s.download(maximum, &result.maximum);
+  if (request.scale) result.scale = floats_of(s, scale);
+  counts.read(result.saturated, result.zero_scales);
+  return result;
+}
+
+device::op::Fp8Cast with_source(device::op::Fp8Cast cast, const Tensor& source) {
+  cast.source = source;
+  return cast;
+}
+
 }  // namespace
 
 Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
-  const std::int64_t rows = c.source.rows, cols = c.source.cols;
-  Values padded{1, c.source_offset + rows * cols,
-                std::vector<double>(static_cast<std::size_t>(c.source_offset), kInfinity)};
-  padded.data.insert(padded.data.end(), c.source.data.begin(), c.source.data.end());
-  Tensor source = s.upload(padded).slice(c.source_offset, padded.cols);
-  source.rows = rows;
-  source.cols = cols;
+  const Tensor source = upload_behind(s, c.source, c.source_offset);
   const std::vector<std::uint8_t> before = bytes_of(s, source);
   const Tensor maximum = s.integers({c.maximum.value_or(0)});
   if (!c.maximum) s.device().run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
-  const Tensor values = c.values ? behind(s, rows, cols, c.dtype, c.values_offset) : Tensor{};
-  const Tensor transposed = c.transposed ? behind(s, cols, rows, c.dtype, 0) : Tensor{};
-  const Tensor scale = c.scale ? s.output(4, 1, DType::float32) : Tensor{};
-  const Counts counts(s);
-  s.device().run(device::op::Fp8Cast{.source = source,
-                                     .maximum = maximum,
-                                     .values = values,
-                                     .transposed = transposed,
-                                     .scale = scale,
-                                     .counts = c.counts ? counts.get() : nullptr});
-  Fp8CastResult result;
-  s.download(maximum, &result.maximum);
-  if (c.values) result.values = bytes_of(s, values);
-  if (c.transposed) result.transposed = bytes_of(s, transposed);
-  if (c.scale) {
-    result.scale.resize(4);
-    s.download(scale, result.scale.data());
-  }
-  counts.read(result.saturated, result.zero_scales);
+  const CastRequest request{.name = c.name,
+                            .dtype = c.dtype,
+                            .values = c.values,
+                            .transposed = c.transposed,
+                            .scale = c.scale,
+                            .counts = c.counts,
+                            .offset = c.values_offset,
+                            .transposed_offset = 0};
+  const auto result =
+      cast_as_requested(s, request, source.rows, source.cols, maximum,
+                        [&](const device::op::Fp8Cast& cast) { s.device().run(with_source(cast, source)); });
   EXPECT_EQ(bytes_of(s, source), before) << "the source was written to";
   return result;
 }
@@ -619,14 +653,6 @@ std::vector<MeasuringCase> measuring_operations() {
 
 namespace {
 
-/// What a cast of [rows, cols] is asked for.
-struct CastRequest {
-  std::string name = "both";
-  DType dtype = DType::float8_e4m3fn;
-  bool values = true, transposed = true, scale = true, counts = true;
-  std::int64_t offset = 0;  ///< elements before the operands, and bytes before what is written
-};
-
 std::vector<CastRequest> cast_requests() {
   constexpr DType kE5m2 = DType::float8_e5m2;
   return {{.name = "both"},
@@ -635,45 +661,6 @@ std::vector<CastRequest> cast_requests() {
           {.name = "transposed alone", .dtype = kE5m2, .values = false},
           {.name = "no scale, no counts", .scale = false, .counts = false},
           {.name = "from anywhere to anywhere", .dtype = kE5m2, .offset = 3}};
-}
-
-Tensor upload_behind(Session& s, const Values& values, std::int64_t offset) {
-  Values padded{1, offset, std::vector<double>(static_cast<std::size_t>(offset), kInfinity)};
-  padded.data.insert(padded.data.end(), values.data.begin(), values.data.end());
-  padded.cols = std::ssize(padded.data);
-  Tensor part = s.upload(padded).slice(offset, padded.cols);
-  part.rows = values.rows;
-  part.cols = values.cols;
-  return part;
-}
-
-/// What issue(a cast with these outputs) casts: a matrix [rows, cols] with this maximum.
-Fp8CastResult cast_as_requested(Session& s, const CastRequest& request, std::int64_t rows, std::int64_t cols,
-                                const Tensor& maximum,
-                                const std::function<void(const device::op::Fp8Cast&)>& issue) {
-  const Tensor values = request.values ? behind(s, rows, cols, request.dtype, request.offset) : Tensor{};
-  const Tensor transposed =
-      request.transposed ? behind(s, cols, rows, request.dtype, request.offset) : Tensor{};
-  const Tensor scale = request.scale ? s.output(4, 1, DType::float32) : Tensor{};
-  const Counts counts(s);
-  issue({.source = {},
-         .maximum = maximum,
-         .values = values,
-         .transposed = transposed,
-         .scale = scale,
-         .counts = request.counts ? counts.get() : nullptr});
-  Fp8CastResult result;
-  result.values = bytes_of(s, values);
-  result.transposed = bytes_of(s, transposed);
-  s.download(maximum, &result.maximum);
-  if (request.scale) result.scale = floats_of(s, scale);
-  counts.read(result.saturated, result.zero_scales);
-  return result;
-}
-
-device::op::Fp8Cast with_source(device::op::Fp8Cast cast, const Tensor& source) {
-  cast.source = source;
-  return cast;
 }
 
 Fp8CastResult norm_cast(Session& s, Written written, const CastRequest& request, std::int64_t rows,
