@@ -57,14 +57,28 @@ def cast_blocks(b, dtype):
     return cast_rows(blocks.reshape(-1, BLOCK * BLOCK), dtype).view(blocks.shape).transpose(1, 2).reshape(b.shape)
 
 
+def hopper_product(a, b):
+    """a b as the tensor cores of a Hopper GPU sum: 32 products and the sum so far, each cut to 14 bits of the largest of them
+    (DeepSeek-V3, arXiv 2412.19437, 3.3.2)."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for begin in range(0, a.shape[1], 32):
+        terms = a[:, None, begin:begin + 32].double() * b.T[None, :, begin:begin + 32].double()
+        terms = torch.cat([total[..., None], terms], dim=-1)
+        largest = terms.abs().amax(dim=-1, keepdim=True)
+        unit = torch.exp2(torch.floor(torch.log2(largest.clamp(min=1e-300))) - 13)
+        total = (torch.trunc(terms / unit) * unit).sum(dim=-1)
+    return total.to(a.dtype)
+
+
 class Fp8:
     """The recipe with one scale for each operand, and what it counts."""
 
     cast_weight = staticmethod(cast_whole)
     cast_along_rows = staticmethod(cast_whole)
 
-    def __init__(self, gradient_dtype, order=0):
+    def __init__(self, gradient_dtype, order=0, tensor_cores=False):
         self.gradient_dtype = gradient_dtype
+        self.tensor_cores = tensor_cores
         self.casts = self.saturated = self.zero_scales = 0
         self.random = torch.Generator().manual_seed(order) if order else None
 
@@ -97,7 +111,7 @@ class Fp8:
         return self.cast(dy, self.gradient_dtype)
 
     def multiply(self, a, b):
-        y = a @ b
+        y = hopper_product(a, b) if self.tensor_cores else a @ b
         return self.noise(y, y.square().mean(dim=-1, keepdim=True).sqrt())
 
 

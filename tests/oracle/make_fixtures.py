@@ -6,6 +6,7 @@
     make_fixtures.py --check         compare logits, loss and gradients with transformers' LlamaForCausalLM
     make_fixtures.py --float32       train in float32 too: the differences that rounding alone makes
     make_fixtures.py --bfloat16      likewise in float32 with matrix products in bfloat16 (torch.autocast)
+    make_fixtures.py --tensor-cores  likewise with sums of products in 8 bits as the tensor cores of a Hopper GPU make them
     make_fixtures.py ... CASE...     only these cases
 """
 
@@ -88,11 +89,11 @@ def micro_batches(case, batch):
     return [dict(zip(batch, arrays)) for arrays in parts]
 
 
-def fp8_recipe(case, order=0):
+def fp8_recipe(case, order=0, tensor_cores=False):
     if "product_dtype" not in case:
         return None
     recipe = fp8.Fp8Blocks if case.get("fp8_scales") == "block" else fp8.Fp8
-    return recipe(getattr(torch, case["fp8_gradient_dtype"]), order)
+    return recipe(getattr(torch, case["fp8_gradient_dtype"]), order, tensor_cores)
 
 
 def train(case, dtype, order=0, recipe=None):
@@ -190,14 +191,14 @@ def write_fixture(name, case):
           f"gradient norms {min(norms):.3f} .. {max(norms):.3f}, clipped in {clipped} steps of {len(norms)}")
 
 
-def compare_with_float64(products, name, case):
+def compare_with_float64(products, name, case, tensor_cores=False):
     """Float32 against float64, the worst of several orders of the samples; matrix products in bfloat16 if asked for.
 
     Those in 8 bits are moved within float32 rounding in every run but the first.
     """
     wide = train(case, torch.float64, recipe=fp8_recipe(case))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=products == torch.bfloat16):
-        narrow = [train(case, torch.float32, order, fp8_recipe(case, order)) for order in range(ORDERS)]
+        narrow = [train(case, torch.float32, order, fp8_recipe(case, order, tensor_cores)) for order in range(ORDERS)]
 
     def of_steps(quantity):
         return max(abs(a[quantity] - b[quantity]) / abs(a[quantity])
@@ -222,6 +223,7 @@ def main():
     mode.add_argument("--check", action="store_true")
     mode.add_argument("--float32", action="store_true")
     mode.add_argument("--bfloat16", action="store_true")
+    mode.add_argument("--tensor-cores", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     arguments = parser.parse_args()
     unknown = set(arguments.cases) - set(CASES)
@@ -230,6 +232,8 @@ def main():
 
     if arguments.check:
         from check_transformers import check as act  # the other modes do without transformers
+    elif arguments.tensor_cores:
+        act = functools.partial(compare_with_float64, torch.float32, tensor_cores=True)
     elif arguments.float32 or arguments.bfloat16:
         act = functools.partial(compare_with_float64, torch.bfloat16 if arguments.bfloat16 else torch.float32)
     else:

@@ -53,13 +53,17 @@ __device__ inline void count_infinities(int infinite, unsigned long long* satura
     atomicAdd(saturated, static_cast<unsigned long long>(of_warp));
 }
 
+/// x times a power of two; NaN keeps its sign, which the multiplication of a GPU drops.
+__device__ inline float scaled(float x, float scale) { return copysignf(x * scale, x); }
+
 /// The numbers in 8 bits, each of them multiplied by scale_of(i) first.
 template <DType kDType, class ScaleOf>
 __device__ inline uint2 float8_vector(const CastVector& vector, const ScaleOf& scale_of) {
   std::uint32_t pairs[kCastWidth / 2];
 #pragma unroll
   for (int i = 0; i < kCastWidth / 2; ++i)
-    pairs[i] = float8_pair<kDType>(vector[2 * i] * scale_of(2 * i), vector[2 * i + 1] * scale_of(2 * i + 1));
+    pairs[i] = float8_pair<kDType>(scaled(vector[2 * i], scale_of(2 * i)),
+                                   scaled(vector[2 * i + 1], scale_of(2 * i + 1)));
   return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
 }
 template <DType kDType>

@@ -40,7 +40,7 @@ class Caster {
   __device__ std::uint8_t operator()(T source) {
     const float x = as_bfloat16<T>(to_float(source));
     infinite_ += infinities(x);
-    return float8_of<kDType>(x * scale_);
+    return float8_of<kDType>(scaled(x, scale_));
   }
 
   /// Counts; the first block writes the scale down, too. To be called by all threads of the block.

@@ -24,9 +24,9 @@ namespace {
 // places; three times as much is allowed. (PyTorch with matrix products in bfloat16: 6e-3, 2e-3, 6e-5, 2e-3.)
 constexpr Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
 
-// Of PyTorch's own runs with noise of a few last bits, those in which casts fell to the other side of a border differed
-// by up to 2.7e-3 in losses (tests/oracle/README.md). Tensor cores keep fewer bits of sums than float32.
-constexpr Tolerance kFp8OnTensorCores = {5e-3, 2e-2, 5e-3, 2e-2};
+// Tensor cores keep fewer bits of sums than float32. PyTorch's runs with such sums differ by up to 2.5e-3, 2.8e-2, 1.0e-3 and 1.6e-2
+// from those without (the worst of seven, tests/oracle/README.md); twice as much is allowed. On an H200 it was 2.6e-2 in the norm.
+constexpr Tolerance kFp8OnTensorCores = {5e-3, 6e-2, 2e-3, 4e-2};
 
 class GpuEngine : public ::testing::Test {
  protected:
