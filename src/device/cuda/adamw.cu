@@ -3,10 +3,10 @@
 // by operation, so that the bits are those of a CPU with fused multiply-add; beyond fmaf() the compiler has
 // no multiplication and addition to contract.
 //
-// What an operand is kept in is a branch that all threads take alike, so that there is one kernel for updates
-// that round and one for those that keep master and moments in float32. Bytes an element: gradient 4, master
-// and moments 8 each (read and written), shard 2: 30, or 18 with all but the gradient in bfloat16; 6.3 ms
-// or 3.8 ms for 10^9 elements at 4.8 TB/s.
+// What an operand is kept in is a branch that all threads take alike; state that is all float32, or all bfloat16, has a kernel
+// of its own. Bytes an element: gradient 4 or 2, master and moments 8 each (read and written) or 4, shard 2: 30, or 16 with all
+// in bfloat16; 6.3 ms or 3.3 ms for 10^9 elements at 4.8 TB/s. Rounding takes about 80 instructions an element, which at that
+// bandwidth are as slow as the bytes: a third of them are Philox's.
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/ranges.cuh"
 #include "device/cuda/rounding.cuh"
@@ -134,8 +134,22 @@ __device__ inline Factors factors_of(const UpdateRange& range, const Constants& 
           .finite = fabs(scalars.grad_norm) <= 1.7976931348623157e308};
 }
 
+/// Moments and master of elements whose gradients are g, from what they are to what they are to be.
+template <int N>
+__device__ inline void step(const Factors& f, float (&g)[N], float (&m)[N], float (&v)[N], float (&p)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    g[k] *= f.clip;
+    m[k] = fmaf(m[k], f.beta1, g[k] * f.rest1);
+    v[k] = fmaf(v[k], f.beta2, g[k] * g[k] * f.rest2);
+    const float decayed = fmaf(p[k], -f.decay, p[k]);
+    const float root = fmaf(sqrtf(v[k]), f.inverse_root2, f.eps);
+    p[k] = decayed - f.step * m[k] / root;
+  }
+}
+
 /// Which state a kernel is for.
-enum class State : bool { float32, any };
+enum class State : std::uint8_t { float32, bfloat16, any };
 
 /// Elements [i, i + N), of which the first is `element` of its parameter.
 template <int N, State kState>
@@ -153,15 +167,7 @@ __device__ inline void update(const Factors& f, const Operands& o, std::uint64_t
   widen(wide_m, kept_m, m);
   widen(wide_v, kept_v, v);
   widen(wide_p, kept_p, p);
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    g[k] *= f.clip;
-    m[k] = fmaf(m[k], f.beta1, g[k] * f.rest1);
-    v[k] = fmaf(v[k], f.beta2, g[k] * g[k] * f.rest2);
-    const float decayed = fmaf(p[k], -f.decay, p[k]);
-    const float root = fmaf(sqrtf(v[k]), f.inverse_root2, f.eps);
-    p[k] = decayed - f.step * m[k] / root;
-  }
+  step(f, g, m, v, p);
   const auto key = [&](Rounded which) {
     return RoundingKey{rounding_key, f.number, static_cast<std::uint32_t>(which)};
   };
@@ -169,6 +175,43 @@ __device__ inline void update(const Factors& f, const Operands& o, std::uint64_t
   keep<N>(o.exp_avg_sq, wide_v, i, key(Rounded::exp_avg_sq), element, v);
   keep<N>(o.master, wide_p, i, key(Rounded::master), element, p);
   if (o.shard.data != o.master.data) gather<N>(o.shard, i, p);
+}
+
+using Halves = Vector<__nv_bfloat16, 8>;
+
+/// Elements [i, i + 8) of a state in bfloat16, which share the blocks of Philox numbered `block`. Those are drawn while
+/// the state is on its way.
+__device__ inline void update_block(const Factors& f, const Operands& o, std::uint64_t rounding_key,
+                                    std::int64_t i, std::uint64_t block) {
+  const auto load = [&](const Operand& operand) {
+    return load_vector<8>(static_cast<const __nv_bfloat16*>(operand.data) + i);
+  };
+  const bool wide_g = o.gradient.dtype == DType::float32;
+  const auto kept_g = load_words<8>(o.gradient, wide_g, i);
+  const Halves kept_m = load(o.exp_avg), kept_v = load(o.exp_avg_sq), kept_p = load(o.master);
+  const auto upper = [&](Rounded which) {
+    return f.number | std::uint64_t{static_cast<std::uint32_t>(which)} << 32;
+  };
+  PhiloxBlock draws[3];
+  philox<3>(block, {upper(Rounded::master), upper(Rounded::exp_avg), upper(Rounded::exp_avg_sq)},
+            rounding_key, draws);
+  float g[8], m[8], v[8], p[8];
+  widen(wide_g, kept_g, g);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    m[k] = kept_m[k];
+    v[k] = kept_v[k];
+    p[k] = kept_p[k];
+  }
+  step(f, g, m, v, p);
+  const auto keep = [&](const Operand& operand, const Halves& halves) {
+    store_vector(static_cast<__nv_bfloat16*>(operand.data) + i, halves);
+  };
+  const Halves master = round_bfloat16(p, draws[0]);
+  keep(o.exp_avg, round_bfloat16(m, draws[1]));
+  keep(o.exp_avg_sq, round_bfloat16(v, draws[2]));
+  keep(o.master, master);
+  if (o.shard.data != o.master.data) keep(o.shard, master);
 }
 
 template <int N, State kState>
@@ -185,6 +228,11 @@ __global__ void __launch_bounds__(kRangeThreads, kState == State::float32 ? 6 : 
   const std::int64_t to_element = range.first_element - range.begin;
   const std::uint64_t key = range.rounding_key;
   const auto at = [&](std::int64_t i) { return static_cast<std::uint64_t>(i + to_element); };
+  if constexpr (kState == State::bfloat16) {
+    return walk<8, 1>(
+        piece, [&](std::int64_t i, auto) { update_block(factors, operands, key, i, at(i) / 8); },
+        [&](std::int64_t i) { update<1, State::any>(factors, operands, key, i, at(i)); });
+  }
   walk<N, 1>(
       piece, [&](std::int64_t i, auto) { update<N, kState>(factors, operands, key, i, at(i)); },
       [&](std::int64_t i) { update<1, kState>(factors, operands, key, i, at(i)); });
@@ -203,10 +251,22 @@ bool aligned(const Operand& operand, int elements) {
   return reinterpret_cast<std::uintptr_t>(operand.data) % bytes == 0;
 }
 
+/// All but the gradient.
+bool all_bfloat16(const Operands& o) {
+  const auto is = [](const Operand& operand) { return operand.dtype == DType::bfloat16; };
+  return is(o.master) && is(o.exp_avg) && is(o.exp_avg_sq) && is(o.shard);
+}
+
+/// Whether eight elements that a vector holds share a block of Philox.
+bool all_in_blocks(std::span<const UpdateRange> ranges) {
+  return std::ranges::all_of(
+      ranges, [](const UpdateRange& range) { return (range.first_element - range.begin) % 8 == 0; });
+}
+
 /// work(N, State): vectors of 16 bytes in float32; twice as many elements where draws are made, eight to a
 /// block of Philox.
 template <class Work>
-void with_update(const Operands& o, const Work& work) {
+void with_update(const Operands& o, std::span<const UpdateRange> ranges, const Work& work) {
   const auto fits = [&](int n) {
     return aligned(o.gradient, n) && aligned(o.master, n) && aligned(o.exp_avg, n) &&
            aligned(o.exp_avg_sq, n) && aligned(o.shard, n);
@@ -215,6 +275,8 @@ void with_update(const Operands& o, const Work& work) {
                     o.exp_avg_sq.dtype == DType::float32;
   if (wide) {
     with_width<4>(fits(4), [&](auto n) { work(n, std::integral_constant<State, State::float32>{}); });
+  } else if (fits(8) && all_bfloat16(o) && all_in_blocks(ranges)) {
+    work(std::integral_constant<int, 8>{}, std::integral_constant<State, State::bfloat16>{});
   } else {
     with_width<8>(fits(8), [&](auto n) { work(n, std::integral_constant<State, State::any>{}); });
   }
@@ -229,7 +291,7 @@ void CudaDevice::execute(const op::AdamW& o) {
   const std::int64_t elements = std::min({o.gradient.elements(), o.master.elements(), o.exp_avg.elements(),
                                           o.exp_avg_sq.elements(), o.shard.elements()});
   const Constants constants{o.beta1, o.beta2, o.eps};
-  with_update(operands, [&](auto width, auto state) {
+  with_update(operands, o.ranges, [&](auto width, auto state) {
     for_each_group(o.ranges, elements, [&](const RangeGroup& group, dim3 blocks) {
       launch(adamw_kernel<width(), state()>, blocks, dim3(kRangeThreads), 0, compute(), group, constants,
              o.scalars, operands);

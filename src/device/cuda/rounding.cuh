@@ -6,6 +6,7 @@
 
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/philox.cuh"
+#include "device/cuda/vectors.cuh"
 
 namespace llampi::device::cuda {
 
@@ -54,6 +55,28 @@ __device__ inline Draws draws_from(const RoundingKey& key, std::uint64_t element
 __device__ inline std::uint32_t round_bfloat16(float value, std::uint32_t draw) {
   const std::uint32_t bits = __float_as_uint(value);
   return (bits & 0x7FFFFFFFU) > 0x7F800000U ? bits >> 16 | 0x40U : (bits + draw) >> 16;
+}
+
+/// Eight numbers, two to a word, rounded with the draws of a block.
+__device__ inline Vector<__nv_bfloat16, 8> round_bfloat16(const float (&x)[8], const PhiloxBlock& draws) {
+  Vector<__nv_bfloat16, 8> result;
+  bool nan = false;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = x[2 * i], high = x[2 * i + 1];
+    const std::uint32_t word = draws.words[i];
+    result.words[i] =
+        __byte_perm(__float_as_uint(low) + (word & 0xFFFFU), __float_as_uint(high) + (word >> 16), 0x7632);
+    nan = nan || low != low || high != high;
+  }
+  if (!nan) return result;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t word = draws.words[i];
+    result.words[i] = round_bfloat16(x[2 * i], word & 0xFFFFU) | round_bfloat16(x[2 * i + 1], word >> 16)
+                                                                     << 16;
+  }
+  return result;
 }
 
 }  // namespace llampi::device::cuda
