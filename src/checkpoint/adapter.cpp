@@ -24,7 +24,10 @@ std::vector<std::string> modules_of(const std::vector<TensorInfo>& tensors, cons
   for (const auto& tensor : tensors) {
     const auto module = module_of_adapter(tensor.name);
     if (module.empty())
-      throw_user_error("{} has {}, which is no matrix of a LoRA adapter", source, tensor.name);
+      throw_user_error(
+          "{} has the tensor {}, but the names of a LoRA adapter's tensors end in .lora_A.weight or .lora_B.weight; "
+          "give a LoRA adapter",
+          source, tensor.name);
     modules.insert(module);
   }
   if (modules.empty()) throw_user_error("{} holds no adapter", source);
@@ -38,8 +41,10 @@ class PeftWeights final : public WeightsSource {
     for (const auto& [name, entry] : file_.tensors()) {
       const std::string inner = without_peft_prefix(name);
       if (inner.empty()) {
-        throw_user_error("{} holds {}, which is no tensor of an adapter of a causal language model",
-                         file_.path().string(), name);
+        throw_user_error(
+            "{} has the tensor {}, whose name does not begin with {}; give an adapter of a causal language model, as "
+            "PEFT saves it",
+            file_.path().string(), name, kPeftPrefix);
       }
       tensors_.push_back({inner, entry.shape, false});
       names_.push_back(name);

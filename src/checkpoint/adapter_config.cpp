@@ -128,7 +128,8 @@ AdapterInfo parse_adapter(const std::string& text, const std::string& source) {
   AdapterInfo info;
   const double rank = number_of(config, "r", 0, source);
   if (rank < 1 || rank > 1e6 || rank != std::floor(rank))
-    throw_user_error("{}: r = {} is no rank of an adapter", source, rank);
+    throw_user_error("{}: r = {} must be a whole number from 1 to 1,000,000: the rank of the adapter", source,
+                     rank);
   info.config.rank = static_cast<std::int64_t>(rank);
   info.config.alpha = number_of(config, "lora_alpha", 8, source);  // PEFT's default
   info.config.dropout = number_of(config, "lora_dropout", 0, source);

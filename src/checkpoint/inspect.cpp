@@ -86,7 +86,8 @@ Verifiable open_to_verify(const fs::path& path) {
   const auto metadata = read_metadata(file.id(), path);
   const auto& tensors = metadata.summary.tensors;
   if (!metadata.checksums)
-    throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
+    throw_user_error("{} has no checksums to compare, because an older llampi wrote it; leave out --verify",
+                     path.string());
   return {StoredValues(path, places_of(open_datasets(file.id(), tensors)), tensors),
           checksums_of(metadata, tensors), static_cast<int>(tensors.size())};
 }

@@ -168,7 +168,8 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
     for (end = begin; end < tensors.size() && tensors[end].where == tensors[begin].where; ++end) {
       if (share(tensors[end]) > share(tensors[worst])) worst = end;
     }
-    print(fmt::format("{}: {} tensors{}\n", tensors[begin].where, end - begin,
+    print(fmt::format("{}: {}{}\n", tensors[begin].where,
+                      count(static_cast<std::int64_t>(end - begin), "tensor"),
                       all ? "" : "; the one with the largest difference:"));
     for (std::size_t i = begin; i < end; ++i) {
       if (all || i == worst || !tensors[i].passed()) print_tensor(tensors[i]);

@@ -11,6 +11,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/infer/generate.hpp"
 #include "llampi/train/evaluate.hpp"
 
@@ -112,7 +113,8 @@ void print_result(const train::Evaluation& e, bool json) {
         nlohmann::ordered_json{{"loss", e.loss}, {"perplexity", e.perplexity}, {"tokens", e.tokens}}.dump() +
         "\n");
   } else {
-    print(fmt::format("loss {:.6f}, perplexity {:.4f}, {} tokens\n", e.loss, e.perplexity, e.tokens));
+    print(
+        fmt::format("loss {:.6f}, perplexity {:.4f}, {}\n", e.loss, e.perplexity, count(e.tokens, "token")));
   }
 }
 

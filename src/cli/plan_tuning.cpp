@@ -316,19 +316,19 @@ void require_divisible(const TuneQuestion& q) {
   const std::int64_t given = q.config.train.global_batch, ranks = q.machine.ranks;
   if (given % ranks == 0) return;
   const std::int64_t below = given / ranks * ranks;
-  throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {} ranks; use {}{}",
-                   given, ranks, below > 0 ? fmt::format("{} or ", below) : "", below + ranks);
+  throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {}; use {}{}", given,
+                   count(ranks, "rank"), below > 0 ? fmt::format("{} or ", below) : "", below + ranks);
 }
 
 std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
   if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
-    return fmt::format("none of {} candidates can be had: {}", tuning.candidates,
+    return fmt::format("none of {} is possible: {}", count(tuning.candidates, "candidate"),
                        tuning.impossible.begin()->second);
   return fmt::format(
-      "none of {} candidates fits: they need at least {} per {}, which has {}; use more ranks, a shorter data.seq_len or "
+      "none of {} fits: even the smallest needs {} per {}, which has {}; use more ranks, a shorter data.seq_len or "
       "state in bfloat16{}",
-      tuning.candidates, format_bytes(tuning.least_needed_bytes), on_gpu(q) ? "GPU" : "rank",
-      format_bytes(q.machine.memory_bytes),
+      count(tuning.candidates, "candidate"), format_bytes(tuning.least_needed_bytes),
+      on_gpu(q) ? "GPU" : "rank", format_bytes(q.machine.memory_bytes),
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }
 

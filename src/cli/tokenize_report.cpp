@@ -26,16 +26,21 @@ std::string row(const char* name, fmt::format_string<Args...> format, Args&&... 
   return fmt::format("  {:<18} {}\n", name, fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// Of files without text, or lines of JSON.
+std::string files_or_lines(std::int64_t number) {
+  return fmt::format("{} {}", with_separators(number), number == 1 ? "file or line" : "files or lines");
+}
+
 std::string describe(const std::string& file, const data::OutputStatistics& output,
                      const data::TokenizeOptions& options) {
   std::string text =
       fmt::format("{}: {} in {}\n", file, count(output.tokens, "token"), count(output.documents, "document"));
-  text +=
-      row("tokens with loss", "{} ({:.1f} %)", output.trained, 100 * ratio(output.trained, output.tokens));
+  text += row("tokens with loss", "{} ({:.1f} %)", with_separators(output.trained),
+              100 * ratio(output.trained, output.tokens));
   text += row("longest", "{}", count(output.longest, "token"));
   if (options.format != data::InputFormat::chat) return text;
-  text +=
-      row("sequences", "{} of {} tokens, {:.2f} % full", output.rows, options.seq_len, 100 * fill(output));
+  text += row("sequences", "{} of {}, {:.2f} % full", with_separators(output.rows),
+              count(options.seq_len, "token"), 100 * fill(output));
   const auto& used = options.chat_template;
   text += row("template", "{}{}", used.name, used.date.empty() ? "" : ", date " + used.date);
   if (output.cut > 0) text += row("cut", "{} longer than that", count(output.cut, "conversation"));
@@ -64,14 +69,13 @@ std::string tokenize_table(const data::TokenizeOptions& options, const data::Tok
   const bool has_held_out = options.held_out > 0;
   if (has_held_out) text += describe(options.held_out_output.string(), done.held_out, options);
   const auto tokens = done.output.tokens + done.held_out.tokens;
-  text += fmt::format("from {} of text in {} file{}\n", format_bytes(done.bytes), done.files,
-                      done.files == 1 ? "" : "s");
+  text += fmt::format("from {} of text in {}\n", format_bytes(done.bytes), count(done.files, "file"));
   text += row("tokens per byte", "{:.3f}", ratio(tokens, done.bytes));
-  if (done.empty > 0) text += row("without text", "{} files or lines", done.empty);
+  if (done.empty > 0) text += row("without text", "{}", files_or_lines(done.empty));
   if (done.ill_formed > 0)
     text += row("not UTF-8", "{} in {}", count(done.ill_formed, "place"),
                 count(done.ill_formed_documents, "document"));
-  if (done.skipped > 0) text += row("skipped", "{} files or lines that could not be used", done.skipped);
+  if (done.skipped > 0) text += row("skipped", "{} that could not be used", files_or_lines(done.skipped));
   if (done.dropped > 0) text += row("dropped", "{} that were too long", count(done.dropped, "conversation"));
   text +=
       row("time", "{:.1f} s, {:.1f} MB/s", seconds, static_cast<double>(done.input_bytes) / 1e6 / seconds);

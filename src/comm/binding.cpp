@@ -24,6 +24,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -222,16 +223,16 @@ void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& seats, c
       const auto cpus = node.on_node[static_cast<std::size_t>(group.ranks.front())].usable;
       if (group.sharing == Sharing::crowded) {
         log.warning(
-            "too few cores for {} on {}: {} threads share {} {}{} ({}), which is slow; start fewer ranks or threads "
+            "too few cores for {} on {}: {} share {} ({}), which is slow; start fewer ranks or threads "
             "or, if the launcher has bound them, bind to more cores (mpirun --bind-to none, srun --cpus-per-task)",
-            format_ranks(ranks), host, threads, cpus.size(), name_of_cpu(), cpus.size() == 1 ? "" : "s",
+            format_ranks(ranks), host, count(threads, "thread"), count(std::ssize(cpus), name_of_cpu()),
             format_cpus(cpus));
         return;
       }
       if (group.sharing == Sharing::overlaps) {
         log.warning(
-            "{} on {} may run on cores {}, which other ranks share in part; the launcher has bound them so, and "
-            "they are left there",
+            "{} on {} may run on cores {}, and other ranks use some of these too; the launcher bound them so, and llampi "
+            "does not change it: bind each rank to cores of its own (mpirun --bind-to core, srun --cpu-bind=cores)",
             format_ranks(ranks), host, format_cpus(cpus));
         return;
       }

@@ -33,7 +33,7 @@ std::string format_duration(double seconds) {
 }
 
 std::string count(std::int64_t number, const char* one, const char* ending) {
-  return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
+  return fmt::format("{} {}{}", with_separators(number), one, number == 1 ? "" : ending);
 }
 
 std::string replace_controls(std::string_view text, char replacement, std::string_view kept) {

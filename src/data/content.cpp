@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "llampi/core/text.hpp"
 #include "llampi/io/block_sums.hpp"
 
 namespace llampi::data {
@@ -54,9 +53,11 @@ std::string describe_content(const TokenFile& file) {
         sum);
   });
   const std::string tokenizer = file.tokenizer();
-  return fmt::format("{} in {}, crc32 {:08x}{}{}", count(file.tokens(), "token"),
-                     count(std::ssize(starts) - 1, "document"), sum, tokenizer.empty() ? "" : kTokenizer,
-                     tokenizer);
+  // Without separators of thousands: this is compared with what checkpoints of older versions hold.
+  const auto documents = std::ssize(starts) - 1;
+  return fmt::format("{} token{} in {} document{}, crc32 {:08x}{}{}", file.tokens(),
+                     file.tokens() == 1 ? "" : "s", documents, documents == 1 ? "" : "s", sum,
+                     tokenizer.empty() ? "" : kTokenizer, tokenizer);
 }
 
 bool same_content(const std::string& one, const std::string& other) {

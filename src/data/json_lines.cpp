@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/json_lines.hpp"
+#include "llampi/core/text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -23,8 +24,8 @@ Json parse_object(std::string_view line) {
       throw_user_error("the text is not valid UTF-8 at byte {} of the line", error.byte);
     }
     if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
-      throw_user_error("the line breaks off within its JSON, after {} bytes; the file may be truncated",
-                       line.size());
+      throw_user_error("the line breaks off within its JSON, after {}; the file may be truncated",
+                       count(std::ssize(line), "byte"));
     }
     throw_user_error("the line is not valid JSON at byte {}", error.byte);
   } catch (const Json::exception&) {  // a number that no float64 can hold

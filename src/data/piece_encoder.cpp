@@ -5,6 +5,7 @@
 
 #include "data/text_check.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/data/json_lines.hpp"
 
 namespace llampi::data {
@@ -111,9 +112,9 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
   if (options_.format == InputFormat::chat && std::ssize(document.ids) > options_.seq_len) {
     if (options_.too_long == TooLong::refuse) {
       throw_user_error(
-          "{}: the conversation has {} tokens, and a row {}; give a larger --seq-len, or --too-long cut "
+          "{}: the conversation has {}, but a row has {}; give a larger --seq-len, or --too-long cut "
           "or drop",
-          place, document.ids.size(), options_.seq_len);
+          place, count(std::ssize(document.ids), "token"), options_.seq_len);
     }
     if (options_.too_long == TooLong::drop) {
       ++out.dropped;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/sampler.hpp"
+#include "llampi/core/text.hpp"
 
 #include <fmt/format.h>
 
@@ -50,10 +51,11 @@ Sampler::Sampler(std::int64_t samples, std::int64_t global_batch, std::uint64_t 
     : samples_(samples), global_batch_(global_batch), steps_per_epoch_(0), seed_(seed), shuffle_(shuffle) {
   require(global_batch > 0, "global batch of a sampler");
   if (samples < global_batch) {
-    throw ConfigError({.field = "global_batch",
-                       .value = std::to_string(global_batch),
-                       .problem = fmt::format("is more than the {} samples of the training data", samples),
-                       .remedy = "give more text, a smaller batch or shorter samples"});
+    throw ConfigError(
+        {.field = "global_batch",
+         .value = std::to_string(global_batch),
+         .problem = fmt::format("is more than the {} of the training data", count(samples, "sample")),
+         .remedy = "give more text, a smaller batch or shorter samples"});
   }
   steps_per_epoch_ = samples / global_batch;
 }

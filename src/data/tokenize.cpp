@@ -203,8 +203,8 @@ class Collector {
     if (statistics_.input_bytes == 0) throw_user_error("all inputs are empty (the first is {})", first);
     if (documents_ == 0) {
       throw_user_error(
-          "no document is left of the inputs (the first is {}): {} files or lines had no text, {} lines "
-          "could not be used, {} conversations were too long",
+          "no document is left of the inputs (the first is {}). Files or lines without text: {}, lines that could not be "
+          "used: {}, conversations that were too long: {}",
           first, statistics_.empty, statistics_.skipped, statistics_.dropped);
     }
     if (!held_out_ || (output_.documents() > 0 && held_out_->documents() > 0)) return;

@@ -234,7 +234,9 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
   std::size_t lines = 0;
   for (const auto& [place, some] : by_place) {
     if (++lines > kMostGroups)
-      return text + fmt::format("\n  others in {} more places", by_place.size() - kMostGroups);
+      return text +
+             fmt::format("\n  others in {}",
+                         count(static_cast<std::int64_t>(by_place.size() - kMostGroups), "more place"));
     text += fmt::format("\n  {}: {}", comm::format_ranks(some), place);
   }
   return text;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/infer/generate.hpp"
+#include "llampi/core/text.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -102,7 +103,7 @@ Generation generate(comm::World& world, const std::filesystem::path& weights, co
   const auto made = continue_sequence(world, *session.engine, beginning, stop, choose,
                                       [&](std::int32_t token) { writer.add(token); });
   if (!made.stopped && beginning.most < options.max_tokens) {
-    log.warning("the text ends after {} tokens: max_position_embeddings is {}", beginning.most,
+    log.warning("the text ends after {}: max_position_embeddings is {}", count(beginning.most, "token"),
                 model.config.max_position_embeddings);
   }
   return {.completion = std::string(options.chat ? tokenizer::strip(writer.text()) : writer.text()),

@@ -6,6 +6,7 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
 
@@ -99,13 +100,15 @@ std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64
   for (const auto id : tokens) {
     if (id < config.vocab_size) continue;
     throw_user_error(
-        "{} has the token {}, but the vocabulary of {} ends at {}: the tokenizer {} is another's", what, id,
-        weights.string(), config.vocab_size - 1, tokenizer->name());
+        "{} has the token {}, but the vocabulary of {} ends at {}: its tokenizer {} belongs to another model; give the right "
+        "one with --tokenizer",
+        what, id, weights.string(), config.vocab_size - 1, tokenizer->name());
   }
   const auto room = config.max_position_embeddings - std::ssize(tokens);
   if (room < 1) {
-    throw_user_error("{} has {} tokens, and {} takes {} in all; shorten it", what, tokens.size(),
-                     weights.string(), config.max_position_embeddings);
+    throw_user_error("{} has {}, but {} takes at most {}; shorten it", what,
+                     count(std::ssize(tokens), "token"), weights.string(),
+                     with_separators(config.max_position_embeddings));
   }
   return std::min(wanted, room);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/measure/measure.hpp"
+#include "llampi/core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -112,8 +113,8 @@ plan::MachineSpeed calibrate(const Result& result, const std::string& name) {
   machine.device = result.gpu;
   const bool on_cpu = result.gpu == "cpu";
   if (on_cpu) machine.cores = result.ranks_on_node * result.threads;
-  machine.description = fmt::format("written by llampi bench --calibrate: {}, {} ranks on {} nodes",
-                                    result.device, result.ranks, result.nodes);
+  machine.description = fmt::format("written by llampi bench --calibrate: {}, {} on {}", result.device,
+                                    count(result.ranks, "rank"), count(result.nodes, "node"));
   // Operations of the step count by their share of it. Those alone are faster than in a step, which finds its operands in memory
   // and not in caches: they only say how times change with shapes.
   double step_seconds = 0;

@@ -124,10 +124,10 @@ std::string memory_svg(const PlanReport& report, const fsdp::CompiledModel& comp
   svg += fmt::format(
       "<text class=\"title\" x=\"{}\" y=\"22\">Memory of a rank's device during a training step</text>\n",
       kLeft);
-  svg += fmt::format(
-      "<text class=\"small\" x=\"{}\" y=\"42\">{}, {} ranks, micro-batch {} x {} tokens, {} micro-batches</text>\n",
-      kLeft, fsdp::to_string(report.strategy), report.machine.ranks, report.batch.sequences,
-      report.batch.seq_len, report.micro_batches);
+  svg += fmt::format("<text class=\"small\" x=\"{}\" y=\"42\">{}, {}, micro-batch {} x {}, {}</text>\n",
+                     kLeft, fsdp::to_string(report.strategy), count(report.machine.ranks, "rank"),
+                     report.batch.sequences, count(report.batch.seq_len, "token"),
+                     count(report.micro_batches, "micro-batch", "es"));
   constexpr int kLines = 4;
   for (int i = 0; i <= kLines; ++i) {
     const std::int64_t bytes = planned * i / kLines;

@@ -85,8 +85,8 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
       configured ? "* as configured; " : "",
       memory_bytes > 0 ? fmt::format(", which has {}", format_bytes(memory_bytes))
                        : ", whose memory is not known (--memory), so nothing was rejected for it");
-  text += fmt::format("\n{} candidates; {} plans made, {} steps timed", tuning.candidates, tuning.tries,
-                      std::ssize(tuning.timed));
+  text += fmt::format("\n{}; {} made, {} timed", count(tuning.candidates, "candidate"),
+                      count(tuning.tries, "plan"), count(std::ssize(tuning.timed), "step"));
   if (tuning.rejected.empty()) return text + "\n";
   text += "; of the others\n";
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,

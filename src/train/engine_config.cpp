@@ -163,7 +163,7 @@ void check_int8_base(const model::Model& model, const fsdp::EngineOptions& optio
   if (bad < 0) return;
   const auto& parameter = model.parameters()[static_cast<std::size_t>(bad)];
   throw_user_error(
-      "lora.base_dtype = int8 keeps matrices in blocks of {} elements, and {} has {}, no multiple of that; use "
+      "lora.base_dtype = int8 keeps matrices in blocks of {} elements, and {} has {}, which is not a multiple of that; use "
       "lora.base_dtype = bfloat16",
       kInt8BlockElements, parameter.name, parameter.elements());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/evaluate.hpp"
+#include "llampi/core/text.hpp"
 
 #include <cmath>
 #include <exception>
@@ -81,8 +82,8 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
     check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
-      throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
-                       data.string(), file->tokens(), o.seq_len);
+      throw_user_error("{} has {}, too few for one sample of {} + 1; use a smaller --seq-len", data.string(),
+                       count(file->tokens(), "token"), o.seq_len);
     }
   });
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });

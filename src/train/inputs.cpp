@@ -51,8 +51,8 @@ void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::st
   const std::int64_t row = file.row_tokens();
   if (row <= 0 || seq_len % row == 0) return;
   throw_user_error(
-      "{} has rows of {} tokens, which {} = {} would cut; use {} = {}, or tokenize again with --seq-len {}",
-      file.path().string(), row, option, seq_len, option, row, seq_len);
+      "{} has rows of {}, which {} = {} would cut; use {} = {}, or tokenize again with --seq-len {}",
+      file.path().string(), count(row, "token"), option, seq_len, option, row, seq_len);
 }
 
 void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& config,
@@ -99,16 +99,16 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   const std::int64_t samples = in.train_file->samples(c.data.seq_len);
   if (samples < c.train.global_batch) {
     throw_user_error(
-        "data.train = {} has {} samples of {} tokens, fewer than train.global_batch = {}; use more text, a shorter "
+        "data.train = {} has {} of {}, fewer than train.global_batch = {}; use more text, a shorter "
         "data.seq_len or a smaller batch",
-        c.data.train, samples, c.data.seq_len, c.train.global_batch);
+        c.data.train, count(samples, "sample"), count(c.data.seq_len, "token"), c.train.global_batch);
   }
   in.sampler = std::make_unique<data::Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
   if (!c.data.eval.empty()) {
     in.eval_file = open("data.eval", c.data.eval);
     if (in.eval_file->samples(c.data.seq_len) < 1) {
-      throw_user_error("data.eval = {} has {} tokens, too few for one sample of data.seq_len = {} + 1",
-                       c.data.eval, in.eval_file->tokens(), c.data.seq_len);
+      throw_user_error("data.eval = {} has {}, too few for one sample of data.seq_len = {} + 1", c.data.eval,
+                       count(in.eval_file->tokens(), "token"), c.data.seq_len);
     }
   } else if (c.train.eval_every > 0) {
     throw_user_error("train.eval_every = {} needs data.eval, a token file to evaluate on",

@@ -8,6 +8,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
@@ -98,9 +99,8 @@ std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<chec
   if (config.run.resume.mode == ResumeFrom::Mode::file) return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
-  throw_user_error(
-      "run.resume = never, but {} already holds {} checkpoint(s); use another run.dir or run.resume = auto",
-      config.run.dir, existing.size());
+  throw_user_error("run.resume = never, but {} already holds {}; use another run.dir or run.resume = auto",
+                   config.run.dir, count(std::ssize(existing), "checkpoint"));
 }
 
 void check_fits(const Checkpoint& checkpoint, const Config& config, const model::LlamaConfig& model) {

@@ -146,8 +146,8 @@ void Room::require_next() const {
     return;
   }
   throw_user_error(
-      "there is no room for a checkpoint of this model: {}, where older ones are kept until a new one is "
-      "whole; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
+      "there is no room for a checkpoint of this model: {}. Older checkpoints are deleted only after a new one is "
+      "completely written; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
       "room, checkpoint.content = weights least)",
       shortage());
 }
@@ -220,7 +220,7 @@ void Room::make_some() const {
   if (!fits(sum_of_bytes(surplus), bytes_)) return;
   for (const auto& file : surplus) {
     if (fits()) return;
-    log_.warning("deletes {} before the next checkpoint is whole, which has no room otherwise",
+    log_.warning("deletes {} before the next checkpoint is written, because there is no room for both",
                  file.string());
     std::error_code error;
     fs::remove(file, error);

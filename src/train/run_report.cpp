@@ -68,15 +68,15 @@ void RunReport::describe(std::int64_t total_steps) {
   for (std::size_t p = 0; p < parameters.size(); ++p)
     trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
   const auto all = inputs_.model->parameter_elements();
-  log_.info("model: {} parameters{}, {} layers, vocabulary {}", with_separators(all),
+  log_.info("model: {}{}, {}, vocabulary {}", count(all, "parameter"),
             trained < all ? fmt::format(" ({} trained; the others frozen, in {})", with_separators(trained),
                                         fsdp::frozen_in_words(engine_.options().precision))
                           : "",
-            inputs_.llama.layers, with_separators(inputs_.llama.vocab_size));
-  log_.info("data: {} tokens, {} samples of {} tokens, {} steps per epoch; {} steps in total",
-            with_separators(inputs_.train_file->tokens()),
-            with_separators(inputs_.train_file->samples(config_.data.seq_len)), config_.data.seq_len,
-            with_separators(inputs_.sampler->steps_per_epoch()), with_separators(total_steps));
+            count(inputs_.llama.layers, "layer"), with_separators(inputs_.llama.vocab_size));
+  log_.info("data: {}, {} of {}, {} per epoch; {} in total", count(inputs_.train_file->tokens(), "token"),
+            count(inputs_.train_file->samples(config_.data.seq_len), "sample"),
+            count(config_.data.seq_len, "token"), count(inputs_.sampler->steps_per_epoch(), "step"),
+            count(total_steps, "step"));
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   const auto& precision = engine_.options().precision;
   if (const auto note = placement_note(engine_.groups(), precision, topology.node_of_rank); !note.empty())

@@ -19,9 +19,9 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
         "more steps");
   } else if (steps < kSteps) {
     log.warning(
-        "1 of {} steps, the last one, has learning rate 0 and trains nothing: set optimizer.min_lr above 0 "
+        "the last of {} has learning rate 0 and trains nothing: set optimizer.min_lr above 0 "
         "to use it",
-        steps);
+        count(steps, "step"));
   } else {
     log.info("the last step has learning rate 0 (optimizer.min_lr)");
   }

@@ -629,9 +629,9 @@ void Trainer::note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts) {
   if ((counts.saturated == 0 && counts.zero_scales == 0) || warned_of_fp8_) return;
   warned_of_fp8_ = true;
   log_.warning(
-      "step {}: casts to FP8 met {} infinite numbers and {} tensors of zeros alone (gradients of a micro-batch without "
-      "labels are such tensors); metrics.jsonl has the counts of each step: fp8_saturated, fp8_zero_scale",
-      metrics.step, counts.saturated, counts.zero_scales);
+      "step {}: casts to FP8 met {} and {} with only zeros (as gradients of a micro-batch without "
+      "labels are); metrics.jsonl has the counts of each step: fp8_saturated, fp8_zero_scale",
+      metrics.step, count(counts.saturated, "infinite number"), count(counts.zero_scales, "tensor"));
 }
 
 /// The gradient norm is the same on all ranks, so all leave a step out together.
@@ -656,8 +656,8 @@ bool Trainer::evaluate_now() {
   const auto& result = *done;
   evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
   if (result.tokens == 0) log_.warning("{} has no valid labels, so it has no loss", config_.data.eval);
-  log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
-            result.perplexity, result.tokens);
+  log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", state_.step, result.loss,
+            result.perplexity, count(result.tokens, "token"));
   attempt([&] { journal_.evaluation(state_.step, result.loss); });
   return true;
 }

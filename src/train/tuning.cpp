@@ -134,10 +134,11 @@ std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks
   }
   const fsdp::EngineOptions& options = engine.options();
   return fmt::format(
-      "{:.2f} billion parameters, {} x {} tokens, {}, {} over {}{}{}{}, program {:08x}",
+      "{:.2f} billion parameters, {} x {} tokens, {}, {} over {} {}{}{}{}, program {:08x}",
       static_cast<double>(engine.model().parameter_elements()) / 1e9, options.batch.sequences,
-      options.batch.seq_len, to_string(options.precision.compute), word_of(options.strategy),
-      count(ranks, "rank"), config.run.tf32 ? ", tf32" : "", config.run.deterministic ? "" : ", any order",
+      options.batch.seq_len, to_string(options.precision.compute), word_of(options.strategy), ranks,
+      ranks == 1 ? "rank" : "ranks", config.run.tf32 ? ", tf32" : "",
+      config.run.deterministic ? "" : ", any order",
       config.fsdp.product_sms > 0 ? fmt::format(", {} multiprocessors", config.fsdp.product_sms) : "",
       io::crc32_of(std::as_bytes(std::span(programs))));
 }

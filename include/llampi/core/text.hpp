@@ -15,7 +15,7 @@ std::string format_bytes(std::int64_t bytes);
 std::string with_separators(std::int64_t number);
 /// "1h 02m", "3m 20s", "12s".
 std::string format_duration(double seconds);
-/// "1 unit", "2 units".
+/// "1 unit", "2 units", "4,096 tokens".
 std::string count(std::int64_t number, const char* one, const char* ending = "s");
 /// `text` with `replacement` for each control character but those in `kept`: of ASCII, and U+0080 to U+009F in UTF-8. So text from
 /// a file cannot control a terminal or begin a line.

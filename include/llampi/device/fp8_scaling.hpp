@@ -14,7 +14,7 @@ namespace llampi::device {
 /// Of a matrix [R, C] that a product reads row by row.
 enum class Fp8Scaling : std::uint8_t {
   /// One scale: float32 [4, 1], {2^-e, 2^e, 0, 0}. Of 16 bytes, so that those of several matrices can stand one after another:
-  /// cuBLASLt 12.9 to 13.1 refuses scales whose address is no multiple of that.
+  /// cuBLASLt 12.9 to 13.1 refuses scales whose address is not a multiple of that.
   tensor,
   tiles,   ///< one for each tile of 1 x 128: float32 [C / 128, R], 2^-e
   blocks,  ///< one for each block of 128 x 128: float32 [R / 128, C / 128 rounded up to a multiple of 4], 2^-e

@@ -46,7 +46,7 @@ class HostBatch {
   /// The first segments + 1 entries count.
   std::span<std::int32_t> cu_seqlens() { return part(3, tokens_ + 1); }
   std::span<const std::int32_t> values() const { return values_; }
-  /// Its samples have the numbers `number`, `number` + 1, ... in the run; -1, as at first: they are no step's, so nothing is
+  /// Its samples have the numbers `number`, `number` + 1, ... in the run; -1, as at first: they belong to no step, so nothing is
   /// dropped of them.
   void set_first_sample(std::int64_t number) {
     const auto bits = static_cast<std::uint64_t>(number);

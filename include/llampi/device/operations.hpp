@@ -615,8 +615,8 @@ class Operations {
     if (!decorator_) return issue(operation);
     decorator_(operation, [&] { issue(operation); });
   }
-  /// Makes what run() would make of such an operation at its first use and keep, so that this one is no slower
-  /// than others: kernels that a library compiles for these shapes. Nothing is computed, and what the operands
+  /// Makes what run() would make of such an operation at its first use and keep, so that this one is as fast
+  /// as others: kernels that a library compiles for these shapes. Nothing is computed, and what the operands
   /// hold does not matter.
   virtual void prepare(const Operation& /*operation*/) {}
   /// From now on operations go through `decorator`, which may time, count, check, or let them fail; an empty

@@ -28,8 +28,8 @@ std::vector<PurposeBytes> bytes_by_purpose(const Program& program);
 /// then hold something.
 std::vector<PurposeBytes> bytes_alive_at(const Program& program, int action);
 
-/// The first action during which the transient buffers hold the most bytes, over all arenas; none if there
-/// are no actions.
+/// The first action during which the transient buffers hold the most bytes, over all arenas; none without
+/// actions.
 std::optional<int> peak_action(const Program& program);
 
 /// A table, one line per purpose and the arenas' sizes last.

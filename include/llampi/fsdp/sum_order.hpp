@@ -46,8 +46,8 @@ std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups,
 /// @throws UserError if the order is SumOrder::tree and `ranks` is not a power of two
 void check_tree_ranks(SumOrder order, int ranks);
 
-/// Why sums in the order of the tree cannot be had so; none: they can. Groups that are no powers of two, gradients that are
-/// not summed in float32, ranks of one node whose sums are no part of the tree, or several GPUs with Reduction::nccl, an order
+/// Why sums in the order of the tree cannot be had so; none: they can. Groups that are not powers of two, gradients that are
+/// not summed in float32, ranks of one node whose sums are not part of the tree, or several GPUs with Reduction::nccl, an order
 /// of its own.
 std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const Precision& precision,
                                                     comm::Backend backend, comm::Reduction reduction);

@@ -170,7 +170,7 @@ std::vector<std::uint32_t> read_uint32s(Id object, const std::string& name, std:
 
 /// Names of the links of a group (file: of its root group), in alphabetical order.
 std::vector<std::string> links(Id group);
-/// Whether a path such as "model/a.weight" leads to something; a missing step on the way is no error.
+/// Whether a path such as "model/a.weight" leads to something; false, without an error, if a step on the way is missing.
 bool has_link(Id group, const std::string& path);
 /// @throws UserError, naming file and path, if there is no such dataset or group
 Dataset open_dataset(Id group, const std::string& path);

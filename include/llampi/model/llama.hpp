@@ -17,7 +17,7 @@ namespace llampi::model {
 /// of its own.
 /// @param fp8 none: products are in the dtype of the activations
 /// @param lora none: no adapters; otherwise each adapter's matrices follow the weights of its layer, named as in LoraConfig
-/// @throws ConfigError for 8 bits and a size that is no multiple of 16 or adapters, and for a rank, a dropout or targets
+/// @throws ConfigError for 8 bits and a size that is not a multiple of 16 or adapters, and for a rank, a dropout or targets
 /// that no linear map of the blocks has
 std::unique_ptr<Model> make_llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8 = {},
                                   const std::optional<LoraConfig>& lora = {});

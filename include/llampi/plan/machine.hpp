@@ -64,7 +64,7 @@ struct MachineSpeed {
 };
 
 /// @param file for messages
-/// @throws UserError for anything that is no machine file
+/// @throws UserError for anything that is not a machine file
 MachineSpeed parse_machine(const std::string& text, const std::string& file);
 /// With line breaks, as input/machines has them.
 std::string to_json(const MachineSpeed& machine);

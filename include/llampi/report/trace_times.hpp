@@ -22,11 +22,11 @@ struct RankTimes {
   std::map<std::string, double> operations = {};  ///< by operation, added up over streams
 };
 
-/// Of the files rank-*.json in a folder, by rank; of more than 64 the first. Files that are no traces, or larger than 256 MiB, are
+/// Of the files rank-*.json in a folder, by rank; of more than 64 the first. Files that are not traces, or larger than 256 MiB, are
 /// left out.
 std::vector<RankTimes> read_trace_times(const std::filesystem::path& folder);
 
-/// Of one rank's file. Without steps if the text is no trace.
+/// Of one rank's file. Without steps if the text is not a trace.
 RankTimes trace_times(const std::string& text);
 
 }  // namespace llampi::report

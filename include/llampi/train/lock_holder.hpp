@@ -12,7 +12,7 @@ namespace llampi::train {
 /// FOLDER/running.json, there as long as this lives: host, process, job of a scheduler, and since when.
 class LockHolder {
  public:
-  /// The folder is locked. That the file cannot be written is no failure.
+  /// The folder is locked. A file that cannot be written is not an error.
   explicit LockHolder(const std::filesystem::path& folder);
   ~LockHolder();
   LockHolder(const LockHolder&) = delete;

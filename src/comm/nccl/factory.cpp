@@ -7,7 +7,7 @@ extern "C" __attribute__((visibility("default"))) void llampi_make_nccl_world(
     llampi::comm::World& mpi, llampi::device::Device& gpu, const llampi::comm::NcclOptions& options,
     std::unique_ptr<llampi::comm::World>& result) {
   auto* const cuda = dynamic_cast<llampi::device::CudaInterop*>(&gpu);
-  llampi::require(cuda != nullptr, "the device is no GPU of this plugin");
+  llampi::require(cuda != nullptr, "the device is not a GPU of this plugin");
   result = std::make_unique<llampi::comm::nccl::NcclWorld>(mpi, llampi::comm::nccl::Gpu{gpu, *cuda}, options);
 }
 

@@ -11,8 +11,10 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/infer/session.hpp"
+#include "support/files.hpp"
 #include "support/mpi_test.hpp"
 #include "support/oracle.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace llampi::test {
 namespace {
@@ -127,10 +129,31 @@ TEST(Adapter, RefusesWhatIsNotSupported) {
   EXPECT_THAT(refusal(R"({"r": 4, "modules_to_save": ["lm_head"]})"), HasSubstr("modules_to_save"));
   EXPECT_THAT(refusal(R"({"r": 4, "rank_pattern": {"q_proj": 2}})"), HasSubstr("rank_pattern"));
   EXPECT_THAT(refusal(R"({"r": 4, "init_lora_weights": "pissa"})"), HasSubstr("init_lora_weights"));
-  EXPECT_THAT(refusal(R"({"r": 0})"), HasSubstr("r = 0"));
+  EXPECT_THAT(refusal(R"({"r": 0})"), HasSubstr("r = 0 must be a whole number from 1"));
   EXPECT_THAT(refusal(R"({"r": 4, "lora_alpha": "x"})"), HasSubstr("lora_alpha is not a number"));
   EXPECT_THAT(refusal("{"), HasSubstr("is not JSON"));
   EXPECT_THAT(refusal("[]"), HasSubstr("is not the configuration"));
+}
+
+TEST(Adapter, RefusesTensorsOfOtherNames) {
+  const auto refusal_with = [](const std::string& name, const std::string& other) -> std::string {
+    const TemporaryFolder folder;
+    const auto peft = kOracle / "adapters" / "rslora_some";
+    fs::copy_file(peft / "adapter_config.json", folder / "adapter_config.json");
+    auto weights = read_text(peft / "adapter_model.safetensors");
+    weights.replace(weights.find(name), name.size(), other);
+    write_text(folder / "adapter_model.safetensors", weights);
+    try {
+      checkpoint::open_adapter(folder.path());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal_with("base_model.model.", "base_model.mode1."),
+              HasSubstr("whose name does not begin with base_model.model.; give an adapter"));
+  EXPECT_THAT(refusal_with("lora_A.weight", "lora_C.weight"),
+              HasSubstr("lora_C.weight, but the names of a LoRA adapter's tensors end in .lora_A.weight or"));
 }
 
 TEST(Adapter, IsMergedIntoItsOwnModelAlone) {

@@ -287,11 +287,16 @@ TEST_F(Generate, AnswersInTheTemplateAndStopsAtTheEndOfTheTurn) {
 TEST_F(Generate, RefusesWhatItCannotRead) {
   auto options = greedy("x");  // not in the vocabulary, and there is no unk_token: nothing is left
   options.text.tokenizer = "bytes";
-  EXPECT_THAT(refused(options), AllOf(HasSubstr("--prompt has the token 120"), HasSubstr("ends at 31")));
+  EXPECT_THAT(
+      refused(options),
+      AllOf(
+          HasSubstr("--prompt has the token 120"),
+          HasSubstr(
+              "ends at 31: its tokenizer bytes belongs to another model; give the right one with --tokenizer")));
   options.chat = true;
   EXPECT_THAT(refused(options), HasSubstr("bytes"));
   options = greedy(std::string(96, 's'));
-  EXPECT_THAT(refused(options), HasSubstr("--prompt has 96 tokens, and"));
+  EXPECT_THAT(refused(options), HasSubstr("--prompt has 96 tokens, but"));
   if (world().rank() == 0) fs::remove(folder_ / "tokenizer.json");
   world().barrier();
   EXPECT_THAT(refused(greedy("yes")), AllOf(HasSubstr("no tokenizer is found"), HasSubstr("--tokenizer")));

@@ -632,7 +632,7 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
   expect_refused("--tune-precision", "--tune-precision needs --tune");
   expect_refused("--ranks 5 --machine workstation-2-cores --tune",
                  "--tune keeps train.global_batch = 24, which cannot be divided among 5 ranks; use 20 or 25");
-  EXPECT_THAT(plan(options + "--memory 0.0626").err, HasSubstr("candidates fits: they need at least "));
+  EXPECT_THAT(plan(options + "--memory 0.0626").err, HasSubstr("candidates fits: even the smallest needs "));
   const auto object = json("--ranks 2 --threads 1 --machine workstation-2-cores --tune");
   EXPECT_EQ(object["keys"].size(), object["changed"].size());
   EXPECT_GE(object["best"][0]["tokens_per_second"], object["configured"]["tokens_per_second"]);

@@ -334,7 +334,7 @@ TEST_F(Program, TokenizesJsonLines) {
             said["held_out"]["documents"]);
   const Ending table = run(command + " --on-error skip");
   EXPECT_THAT(table.out, StartsWith("t.h5: 163 tokens in 41 documents\n"));
-  EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 files or lines"));
+  EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 file or line that could not be used"));
 }
 
 TEST_F(Program, NeedsATokenizerWithAChatTemplate) {

@@ -19,6 +19,13 @@ TEST(Text, DurationsAreInTheUnitThatFits) {
   EXPECT_EQ(format_duration(-1), "0s");
 }
 
+TEST(Text, CountsAreSingularForOne) {
+  EXPECT_EQ(count(0, "layer"), "0 layers");
+  EXPECT_EQ(count(1, "layer"), "1 layer");
+  EXPECT_EQ(count(2, "micro-batch", "es"), "2 micro-batches");
+  EXPECT_EQ(count(4096, "token"), "4,096 tokens");
+}
+
 TEST(Text, HasItsControlCharactersReplaced) {
   EXPECT_EQ(replace_controls("a\x1b[2J\tb\x7f\n", '?'), "a?[2J?b??");
   EXPECT_EQ(replace_controls("a\nb\r", ' ', "\n"), "a\nb ");

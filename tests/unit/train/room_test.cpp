@@ -209,7 +209,11 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
   EXPECT_TRUE(fs::is_directory(folder_ / "elsewhere"));
   free_is(0);
   EXPECT_FALSE(room().has_some());
-  EXPECT_THAT(refusal(), HasSubstr("there is no room for a checkpoint of this model"));
+  EXPECT_THAT(
+      refusal(),
+      AllOf(HasSubstr("there is no room for a checkpoint of this model"),
+            HasSubstr(
+                ". Older checkpoints are deleted only after a new one is completely written; make room")));
   free_elsewhere_ = kBytes;
   EXPECT_TRUE(room().has_some());
   lines_.clear();
