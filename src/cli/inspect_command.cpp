@@ -46,7 +46,7 @@ struct InspectRequest {
 
 std::vector<Option> options_of(InspectRequest& r) {
   return {
-      {"units", &r.units, "list the FSDP units instead", {}, true},
+      {"units", &r.units, "list the FSDP units instead of the description", {}, true},
       {"json", &r.json, "print a JSON object", {}, true},
       {"verify", &r.verify, "read the whole checkpoint and compare it with its checksums", {}, true},
   };

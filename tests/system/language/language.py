@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns of phrase that a reader stumbles over, kept out of what people read.
 
-    language.py ROOT                  README, docs/, CHANGELOG, CONTRIBUTING, TESTING, comments of include/, messages of src/
+    language.py ROOT                  README, docs/, CHANGELOG, CONTRIBUTING, TESTING, comments of include/, messages of src/;
+                                      and whether each help text in docs/options.md stands without its option's name
     language.py ROOT --help LLAMPI    what `llampi --help`, each command's --help and `llampi man` print
     language.py ROOT --plant          that each turn is found in a sentence made for it
     language.py ROOT --list           all turns
@@ -23,7 +24,8 @@ TURNS = [
     (r"\bof\b[^.;:|]*\bthat\b[^.;:|]*\bwhose\b|\bwhose\b[^.;:|]*\bwhose\b", "two sentences", "The part of ranks that wait whose disk is full."),
     (r"\bgoes astray\b|\bwent astray\b|\bastray\b", "diverges", "A rank goes astray."),
     (r"\b(is|are) none of\b", "is not one of", "It is none of them."),
-    (r"(?<!there )\b(is|are) no (file|folder|checkpoint|size|number|heading|test|measure)s?\b", "is not a", "It is no folder."),
+    # "There is no folder" and "is no longer", "is no slower than" are plain; "it is no folder" is not.
+    (r"(?<!there )\b(is|are) no (?!(longer|more|less|fewer|better|worse|\w+er than)\b)\w+", "is not a", "It is no folder."),
     (r"\banew\b|\bfor good\b|\bis to be\b|\bare to be\b|\balike\b", "again; permanently; will be, must be; in the same way", "It begins anew."),
     (r"\bbeside\b", "besides, next to, in addition to, in parallel with", "A save beside training."),
     (r"\bbehind (it|them|a|the|its|each)\b(?! (scenes|scene|others))", "after", "The space behind the text."),
@@ -64,6 +66,16 @@ TURNS = [
     (r"\bdear\b", "expensive", "It is dear."),
     (r"\bby far the\b|\bno doubt\b|\bof course\b|\bin fact\b|\bindeed\b|\bneedless to say\b|\bsimply\b|\bobviously\b", "leave it out", "Of course it works."),
 ]
+# A help text is read apart from its option's name too: in the manual page, by those who search, in a list of completions.
+SCOPE = r"(?:(?:--[\w-]+[^:]{0,20}|with [^:]+|adapters|AdamW|hybrid strategies): )*"
+FRAGMENTS = [
+    (r"^" + SCOPE + r"(of|as|likewise|ditto|for|by|from|than|and|or|but|so|then|else|same|such|than|through)\b",
+     "begin with a noun or a verb", "of the optimizer: bfloat16 or float32"),
+    (r"^" + SCOPE + r"(with(?! [^:]+: )|without|in|on|at|to|if|when|whose|unless)\b", "begin with a noun or a verb", "with which it begins"),
+    (r"^" + SCOPE + r"(it|its|they|them|their|these|those|this|that|he|one)\b", "name the thing", "its dtype; float32 or bfloat16"),
+    (r"^[^.;:]*\b(likewise|ditto)\b|^[^.;:]*\binstead$", "name the other thing", "list the units instead"),
+]
+COMPILED_FRAGMENTS = [(re.compile(turn, re.I), instead, sentence) for turn, instead, sentence in FRAGMENTS]
 COMPILED = [(re.compile(turn, re.I), instead, sentence) for turn, instead, sentence in TURNS]
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TESTING.md")
 
@@ -105,6 +117,13 @@ def places(root):
             yield f"{path.relative_to(root)}:{number}", line
 
 
+def help_texts(root):
+    """Of each row of docs/options.md, which another test compares with the program, the last column."""
+    for number, line in enumerate((root / "docs/options.md").read_text(encoding="utf-8").splitlines(), 1):
+        if m := re.match(r"\| `([\w.-]+)` \|.*\| ([^|]+) \|$", line):
+            yield f"docs/options.md:{number} {m[1]}", m[2]
+
+
 def places_of_help(llampi):
     def printed(*arguments):
         return subprocess.run([llampi, *arguments], capture_output=True, text=True, check=True).stdout
@@ -121,9 +140,9 @@ def places_of_help(llampi):
             yield f"{place}: ...{sentence[:60]}", sentence
 
 
-def faults(lines, allowed):
+def faults(lines, allowed, turns):
     for place, line in lines:
-        for turn, instead, _ in COMPILED:
+        for turn, instead, _ in turns:
             if m := turn.search(line):
                 excused = any(place.startswith(prefix) for prefix in allowed)
                 yield excused, f"{place}: \"{m[0]}\"; write: {instead}"
@@ -133,15 +152,20 @@ def main():
     root = pathlib.Path(sys.argv[1])
     mode = sys.argv[2] if len(sys.argv) > 2 else ""
     if mode == "--list":
-        print("\n".join(f"{turn:70} {instead}" for turn, instead, _ in TURNS))
+        print("\n".join(f"{turn:70} {instead}" for turn, instead, _ in TURNS + FRAGMENTS))
         return
     if mode == "--plant":
-        blind = [turn.pattern for turn, _, sentence in COMPILED if not turn.search(sentence)]
-        print("\n".join(f"not found in its sentence: {turn}" for turn in blind) or f"language: {len(TURNS)} turns, each is found")
+        blind = [turn.pattern for turn, _, sentence in COMPILED + COMPILED_FRAGMENTS if not turn.search(sentence)]
+        print("\n".join(f"not found in its sentence: {turn}" for turn in blind) or f"language: {len(TURNS + FRAGMENTS)} turns, each is found")
         sys.exit(bool(blind))
     allowed = [line.strip() for line in (pathlib.Path(__file__).parent / "allowed.txt").read_text().splitlines()
                if line.strip() and not line.startswith("#")]
-    found = list(faults(places_of_help(sys.argv[3]) if mode == "--help" else places(root), allowed))
+    found = list(faults(places_of_help(sys.argv[3]) if mode == "--help" else places(root), allowed, COMPILED))
+    if mode != "--help":
+        texts = list(help_texts(root))
+        if not texts:
+            sys.exit("language: docs/options.md has no rows of options")
+        found += faults(texts, allowed, COMPILED_FRAGMENTS)
     refused = [text for excused, text in found if not excused]
     print("\n".join(refused))
     print(f"language: {len(refused)} turns to avoid, {len(found) - len(refused)} more where allowed.txt still allows them")
