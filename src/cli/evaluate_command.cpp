@@ -124,8 +124,8 @@ void print_result(const infer::Accuracy& a, bool json) {
         {"accuracy", a.accuracy()}, {"questions", a.questions}, {"correct", a.correct}};
     print(text.dump() + "\n");
   } else {
-    print(fmt::format("accuracy {:.1f} %: {} of {} questions answered right\n", 100 * a.accuracy(), a.correct,
-                      a.questions));
+    print(fmt::format("accuracy {:.1f} %: {} of {} answered right\n", 100 * a.accuracy(),
+                      with_separators(a.correct), count(a.questions, "question")));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace llampi {
@@ -23,6 +24,17 @@ std::string with_separators(std::int64_t number) {
   for (std::ptrdiff_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3)
     text.insert(static_cast<std::size_t>(at), ",");
   return text;
+}
+
+std::string in_words(double number) {
+  constexpr std::pair<double, const char*> kUnits[] = {
+      {1e12, "trillion"}, {1e9, "billion"}, {1e6, "million"}};
+  for (const auto& [unit, name] : kUnits) {
+    const double thousandths = number / unit * 1e3;
+    if (number >= unit && thousandths == std::round(thousandths))
+      return fmt::format("{} {}", number / unit, name);
+  }
+  return with_separators(std::llround(number));
 }
 
 std::string format_duration(double seconds) {

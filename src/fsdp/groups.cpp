@@ -127,22 +127,42 @@ DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
   return groups;
 }
 
+namespace {
+
 constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out
 
-std::string format_groups(const DeviceMesh& groups) {
-  const auto format = [](const std::vector<std::vector<int>>& lists) {
-    std::vector<std::string> parts;
-    for (std::size_t g = 0; g < std::min(lists.size(), kShown); ++g) {
-      const auto& list = lists[g];
-      const bool cut = list.size() > 2 * kShown;
-      parts.push_back(cut ? fmt::format("{} {} ... {}", list[0], list[1], list.back())
-                          : fmt::format("{}", fmt::join(list, " ")));
-    }
-    return fmt::format("{}{}", fmt::join(parts, " | "), lists.size() > kShown ? " | ..." : "");
-  };
+std::string lists_of_ranks(const std::vector<std::vector<int>>& lists) {
+  std::vector<std::string> parts;
+  for (std::size_t g = 0; g < std::min(lists.size(), kShown); ++g) {
+    const auto& list = lists[g];
+    const bool cut = list.size() > 2 * kShown;
+    parts.push_back(cut ? fmt::format("{} {} ... {}", list[0], list[1], list.back())
+                        : fmt::format("{}", fmt::join(list, " ")));
+  }
+  return fmt::format("{}{}", fmt::join(parts, " | "), lists.size() > kShown ? " | ..." : "");
+}
+
+std::vector<std::vector<int>> replicate_groups(const DeviceMesh& groups) {
   std::vector<std::vector<int>> replicas;
   for (const int rank : groups.shards.front()) replicas.push_back(groups.replicas_of(rank));
-  return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
+  return replicas;
+}
+
+}  // namespace
+
+std::string format_groups(const DeviceMesh& groups) {
+  return fmt::format("shards {}; replicas {}", lists_of_ranks(groups.shards),
+                     lists_of_ranks(replicate_groups(groups)));
+}
+
+std::string describe_groups(const DeviceMesh& groups) {
+  const int shards = groups.shard_count(), replicas = groups.replica_count();
+  if (shards == 1 && replicas == 1) return "device mesh: 1 rank";
+  if (replicas == 1) return fmt::format("device mesh: 1 shard group of all {} ranks, no replicas", shards);
+  if (shards == 1) return fmt::format("device mesh: no shards, each of the {} ranks is a replica", replicas);
+  return fmt::format("device mesh {} x {}: {} shard groups ({}), {} replicate groups ({})", replicas, shards,
+                     replicas, lists_of_ranks(groups.shards), shards,
+                     lists_of_ranks(replicate_groups(groups)));
 }
 
 std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction) {

@@ -61,7 +61,8 @@ std::optional<int> peak_action(const Program& program) {
 std::string format_memory(const Program& program) {
   std::string text;
   for (const bool persistent : {true, false}) {
-    text += persistent ? "kept for the whole run\n" : "for a part of each step, sharing memory\n";
+    text += persistent ? "kept for the whole run\n"
+                       : "temporary in a step: buffers that are not live at the same time share memory\n";
     for (const auto& row : bytes_by_purpose(program)) {
       if (row.persistent != persistent) continue;
       text += fmt::format("  {:<22} {:>5} x {:>12}{}\n", to_string(row.purpose), row.buffers,

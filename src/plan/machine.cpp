@@ -48,7 +48,7 @@ constexpr FigureKind kFigureKinds[] = {
     {"attention_native_tflops", "backward by the program's own kernels", Term::attention_native, Gives::rate,
      1e-12},
     {"attention_native_edge", "as attention_forward_edge", Term::attention_native_edge, Gives::edge},
-    {"memory_gb_s", "bytes read and written by kernels of layers that wait for memory", Term::memory_bytes,
+    {"memory_gb_s", "bytes read and written by memory-bound kernels of layers", Term::memory_bytes,
      Gives::rate, 1e-9},
     {"array_gb_s", "bytes read and written by casts, sums, gradient norm and update", Term::array_bytes,
      Gives::rate, 1e-9},

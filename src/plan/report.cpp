@@ -160,6 +160,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.shards = groups.shard_count();
   report.replicas = groups.replica_count();
   report.groups = fsdp::format_groups(groups);
+  report.mesh = fsdp::describe_groups(groups);
   report.purposes = fsdp::bytes_by_purpose(compiled.step);
   for (int a = 0; a < fsdp::kArenas; ++a) {
     report.arenas[a] = {.kept = kept_bytes(report.purposes, static_cast<fsdp::Arena>(a)),

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "llampi/core/text.hpp"
@@ -20,10 +21,16 @@ std::string indented(const std::string& text) {
   return result;
 }
 
+std::string rounded(double number) { return with_separators(std::llround(number)); }
+
+/// "1.66", "12,345".
+std::string days(double number) { return number < 1000 ? fmt::format("{:.3g}", number) : rounded(number); }
+
 std::string describe_job(const PlanReport& r) {
   const auto& m = r.machine;
-  std::string text = fmt::format("{} parameters", r.parameters);
-  if (r.trained_parameters != r.parameters) text += fmt::format(", {} of them trained", r.trained_parameters);
+  std::string text = count(r.parameters, "parameter");
+  if (r.trained_parameters != r.parameters)
+    text += fmt::format(", {} of them trained", with_separators(r.trained_parameters));
   text += fmt::format(", in {}; {} on {}, {}", count(std::ssize(r.units), "unit"),
                       fsdp::to_string(r.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
   if (!m.node_ranks.empty()) {
@@ -32,10 +39,10 @@ std::string describe_job(const PlanReport& r) {
     text += fmt::format(", {} on the last", count(m.ranks % m.ranks_per_node, "rank"));
   }
   if (!m.even()) text += ": the same number on each is faster";
-  text += "\n" + r.groups + "\n";
-  text += fmt::format("device {}, {} per rank; a step: {} of {} x {} tokens per rank\n", m.device,
+  text += "\n" + r.mesh + "\n";
+  text += fmt::format("device {}, {} per rank; a step: {} of {} x {} per rank\n", m.device,
                       count(m.threads, "thread"), count(r.micro_batches, "micro-batch", "es"),
-                      r.batch.sequences, r.batch.seq_len);
+                      r.batch.sequences, count(r.batch.seq_len, "token"));
   if (r.precision.frozen && r.trained_parameters < r.parameters) {
     text += fmt::format("frozen parameters are kept and all-gathered in {}\n",
                         fsdp::frozen_in_words(r.precision));
@@ -48,12 +55,14 @@ std::string describe_job(const PlanReport& r) {
 }
 
 std::string describe_numbers(const PlanReport& r) {
-  return fmt::format(
-             "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
-             "moments in {}\n",
-             to_string(r.precision.param), to_string(r.precision.compute), to_string(r.precision.reduce),
-             to_string(r.precision.gradient_shard), to_string(r.precision.master),
-             to_string(r.precision.moment)) +
+  const auto& p = r.precision;
+  const auto pair = [](const char* what, DType one, const char* and_what, DType other) {
+    return one == other ? fmt::format("{} and {} in {}", what, and_what, to_string(one))
+                        : fmt::format("{} in {}, {} in {}", what, to_string(one), and_what, to_string(other));
+  };
+  return fmt::format("{}; {}; {}\n", pair("all-gather", p.param, "compute", p.compute),
+                     pair("gradients reduced", p.reduce, "accumulated", p.gradient_shard),
+                     pair("master parameters", p.master, "moments", p.moment)) +
          fmt::format("a step has {}, an evaluation {}\n", count(r.step_actions, "action"),
                      count(r.evaluation_actions, "action"));
 }
@@ -72,7 +81,7 @@ std::string format_arenas(const PlanReport& r) {
   text += line("with what a step needs", &ArenaReport::step) + "\n";
   text += line("with what an evaluation needs", &ArenaReport::evaluation) + "\n";
   text += line("planned: the larger of the two", &ArenaReport::planned);
-  text += fmt::format(" = {} bytes\n", r.total().planned);
+  text += fmt::format(" = {}\n", count(r.total().planned, "byte"));
   const auto besides = [&](const char* name, int column, std::int64_t bytes, const char* remark) {
     return fmt::format("  {:<30}{:>{}}{:>{}}, {}\n", name, format_bytes(bytes), column, "", kColumns - column,
                        remark);
@@ -102,12 +111,13 @@ std::string format_fit(const PlanReport& r) {
                                                     format_bytes(m.host_memory_bytes));
   }
   if (r.longest_seq_len > 0)
-    text += fmt::format("longest sequences that fit, all else as it is: {} tokens{}\n", r.longest_seq_len,
-                        r.longest_seq_len == r.max_positions ? ", all that the model has positions for" : "");
+    text += fmt::format("longest data.seq_len that fits, other keys unchanged: {}{}\n",
+                        count(r.longest_seq_len, "token"),
+                        r.longest_seq_len == r.max_positions ? ", the model's max_position_embeddings" : "");
   return text;
 }
 
-/// By category, now and at the busiest moment.
+/// By category, for the whole run and at the peak of a step.
 std::string format_categories(const PlanReport& r) {
   std::string text = fmt::format("  {:<30}{:>15}{:>15}\n", "", "whole run", "at the peak");
   CategoryReport sum;
@@ -125,8 +135,8 @@ std::string format_categories(const PlanReport& r) {
 }
 
 std::string format_peak(const PlanReport& r) {
-  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.peak_action,
-                                 r.step_actions, r.peak_description);
+  std::string text =
+      fmt::format("peak of a step: action {} of {}, {}\n", r.peak_action, r.step_actions, r.peak_description);
   auto rows = r.peak_purposes;
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (const auto& row : rows) {
@@ -173,10 +183,10 @@ std::string format_times(const PlanReport& r) {
       continue;
     }
     const double waiting = row.time.waiting_seconds();
-    text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14.0f}{}\n",
+    text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14}{}\n",
                         row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),
                         row.time.seconds, row.time.compute_seconds, waiting, 100 * waiting / row.time.seconds,
-                        static_cast<double>(r.tokens()) / row.time.seconds,
+                        rounded(static_cast<double>(r.tokens()) / row.time.seconds),
                         row.fits.value_or(true) ? "" : "  does not fit");
   }
   return text;
@@ -192,19 +202,20 @@ std::string format_prediction(const PlanReport& r) {
   };
   line("matrix products", p.parts.products);
   line("attention", p.parts.attention);
-  line("kernels that wait for memory", p.parts.memory);
+  line("memory-bound kernels", p.parts.memory);
   line("fixed time of kernels", p.parts.kernels);
   line("recomputation", p.parts.recomputed);
   line("gradient norm and optimizer", p.parts.optimizer);
   line("exposed communication and copies", p.time.waiting_seconds());
   line("step", p.time.seconds);
-  text += fmt::format("  {:.0f} tokens/s, {:.0f} per rank", p.tokens_per_second(),
-                      p.tokens_per_second() / p.ranks);
+  text += fmt::format("  {} tokens/s, {} per rank", rounded(p.tokens_per_second()),
+                      rounded(p.tokens_per_second() / p.ranks));
   if (p.peak_flops > 0) text += fmt::format(", MFU {:.1f} %", 100 * p.mfu());
   text += "\n";
   if (p.budget_tokens > 0) {
-    text += fmt::format("  {:.3g} tokens: {:.3g} days, {:.0f} {}-hours\n", p.budget_tokens,
-                        p.budget_seconds() / 86400, p.budget_device_hours(), r.on_gpu() ? "GPU" : "rank");
+    text += fmt::format("  {} tokens: {} days, {} {}-hours\n", in_words(p.budget_tokens),
+                        days(p.budget_seconds() / 86400), rounded(p.budget_device_hours()),
+                        r.on_gpu() ? "GPU" : "rank");
   }
   return text;
 }

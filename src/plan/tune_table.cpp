@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "llampi/core/text.hpp"
 #include "llampi/plan/tune.hpp"
@@ -16,9 +17,10 @@ constexpr std::size_t kRows = 5;
 std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
   const Choice& c = row.choice;
   const double waiting = row.time.waiting_seconds();
-  std::string text = fmt::format("{} {:<30}{:>6}{:>14.0f}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding),
-                                 c.micro_batch, tokens / row.time.seconds, format_bytes(row.needed_bytes),
-                                 100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
+  std::string text =
+      fmt::format("{} {:<30}{:>6}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), c.micro_batch,
+                  with_separators(std::llround(tokens / row.time.seconds)), format_bytes(row.needed_bytes),
+                  100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
   if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
   if (c.accumulate_unsharded) text += "; gradients accumulated unsharded";
   if (c.numbers.fp8) text += "; fp8";

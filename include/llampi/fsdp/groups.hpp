@@ -65,5 +65,7 @@ std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups,
 
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
 std::string format_groups(const DeviceMesh& groups);
+/// "device mesh 2 x 2: 2 shard groups (0 1 | 2 3), 2 replicate groups (0 2 | 1 3)"; long lists are cut.
+std::string describe_groups(const DeviceMesh& groups);
 
 }  // namespace llampi::fsdp

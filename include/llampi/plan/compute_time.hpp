@@ -38,7 +38,7 @@ enum class Term : std::uint8_t {
   attention_deterministic_piece,  ///< operations x (pieces - 1) / length: where there is no room for dP of all heads
   attention_native,               ///< backward by the program's own kernels
   attention_native_edge,
-  memory_bytes,  ///< read and written by layers' kernels that wait for memory
+  memory_bytes,  ///< read and written by layers' memory-bound kernels
   array_bytes,   ///< likewise by passes over parameters and gradients: casts, sums, gradient norm, update
   kernels,       ///< a fixed time for each operation
   host_memory_bytes,  ///< read and written by the optimizer on the host, if that is not what computes

@@ -186,7 +186,8 @@ struct PlanReport {
   std::optional<model::Fp8Scales> fp8 = {};
   int shards = 1;
   int replicas = 1;
-  std::string groups;
+  std::string groups;  ///< for programs; `mesh`: for people
+  std::string mesh;
   std::int64_t parameters = 0;  ///< elements
   std::int64_t trained_parameters = 0;
 
@@ -260,7 +261,7 @@ ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& co
 
 /// Tables for people: the job, whether it fits, its memory, and its time.
 std::string format_report(const PlanReport& report);
-/// More of them: dtypes, memory by purpose and arena, the busiest moment of a step, what is communicated.
+/// More of them: dtypes, memory by purpose and arena, the peak of a step, what is communicated.
 std::string format_details(const PlanReport& report);
 
 /// One line of JSON without its end.

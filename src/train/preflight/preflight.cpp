@@ -431,8 +431,8 @@ bool Preflight::check_steps() {
                            curve, config_.optimizer.lr));
     return true;
   }
-  list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {:.0f} tokens/s", curve, figures.step_seconds,
-                                  figures.tokens_per_second));
+  list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {} tokens/s", curve, figures.step_seconds,
+                                  with_separators(std::llround(figures.tokens_per_second))));
   return true;
 }
 

@@ -118,12 +118,12 @@ machine 1e-5 10
 check on_two --machine other.json
 expect_nothing_but_slow_ranks "a slower machine"
 expect PASS bandwidth "bus bandwidth, machine workstation-2-cores: all_gather [0-9.]+ GB/s \([0-9.]+ predicted\), reduce_scatter .*, all_reduce"
-expect PASS speed "[0-9]+ tokens/s in the fastest step, [0-9]+ predicted with machine workstation-2-cores: [0-9]+ %"
+expect PASS speed "[0-9,]+ tokens/s in the fastest step, [0-9,]+ predicted with machine workstation-2-cores: [0-9]+ %"
 machine 1e5 0
 check on_two --machine other.json
 ((status == 1)) || complain "a faster machine"
 expect FAIL bandwidth "less than half of the bus bandwidth that machine workstation-2-cores has: all_gather .*; look for"
-expect FAIL speed "[0-9]+ tokens/s in the fastest step, [0-9]+ predicted with machine .*; look for slow ranks and links above"
+expect FAIL speed "[0-9,]+ tokens/s in the fastest step, [0-9,]+ predicted with machine .*; look for slow ranks and links above"
 check on_two --machine h100
 expect_nothing_but_slow_ranks "a machine with GPUs"
 for name in bandwidth speed; do expect SKIP $name "h100 has the figures of GPUs, and these ranks compute on CPUs"; done

@@ -26,6 +26,15 @@ TEST(Text, CountsAreSingularForOne) {
   EXPECT_EQ(count(4096, "token"), "4,096 tokens");
 }
 
+TEST(Text, LargeNumbersAreInWordsThatAreExact) {
+  EXPECT_EQ(in_words(1e11), "100 billion");
+  EXPECT_EQ(in_words(15e12), "15 trillion");
+  EXPECT_EQ(in_words(14.8e12), "14.8 trillion");
+  EXPECT_EQ(in_words(1.5e6), "1.5 million");
+  EXPECT_EQ(in_words(4'484'352), "4,484,352");
+  EXPECT_EQ(in_words(20'000), "20,000");
+}
+
 TEST(Text, HasItsControlCharactersReplaced) {
   EXPECT_EQ(replace_controls("a\x1b[2J\tb\x7f\n", '?'), "a?[2J?b??");
   EXPECT_EQ(replace_controls("a\nb\r", ' ', "\n"), "a\nb ");

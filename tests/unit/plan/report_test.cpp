@@ -319,8 +319,11 @@ TEST(Report, TablesHoldWhatARunPrintsAndMore) {
   const std::string text = format_report(report) + format_details(report);
   std::istringstream plan(fsdp::format_memory(compiled.step));
   for (std::string line; std::getline(plan, line);) EXPECT_THAT(text, HasSubstr("  " + line + "\n"));
-  EXPECT_THAT(text, HasSubstr("hybrid_shard on 4 ranks, 1 node\nshards 0 1 | 2 3; replicas 0 2 | 1 3\n"));
-  EXPECT_THAT(text, HasSubstr(fmt::format(" = {} bytes\n", report.total().planned)));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "hybrid_shard on 4 ranks, 1 node\ndevice mesh 2 x 2: 2 shard groups (0 1 | 2 3), 2 replicate groups (0 2 | 1 3)\n"));
+  EXPECT_THAT(text, HasSubstr(" = " + count(report.total().planned, "byte") + "\n"));
   EXPECT_THAT(text, HasSubstr("64.00 MiB, not part of what is planned\n"));
   EXPECT_THAT(text, HasSubstr(report.peak_description));
   EXPECT_THAT(text, HasSubstr("a rank sends 2 x 1/2 of it\n"));
