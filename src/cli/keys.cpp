@@ -38,6 +38,7 @@ std::string key_of(const std::string& field) {
       {"shard_group_size", "fsdp.shard_group_size"},
       {"shard_optimizer_over_replicas", "fsdp.shard_optimizer_over_replicas"},
       {"all_reduce_stream", "fsdp.all_reduce_stream"},
+      {"limit_all_gathers", "fsdp.limit_all_gathers"},
       {"wrap.policy", "fsdp.wrap"},
       {"wrap.modules", "fsdp.wrap_modules"},
       {"wrap.min_params", "fsdp.wrap_min_params"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -102,6 +102,47 @@ Changes other_changes(const EngineOptions& options, bool in_fp8) {
   return changes;
 }
 
+/// What WrapPolicy::modules takes so that attention and feed-forward of a block are units of their own, and so are the matrices
+/// outside of blocks. The blocks themselves are named for what is left of them, their norms.
+std::vector<std::string> parts_of_blocks(const model::Model& model) {
+  const auto& modules = model.modules();
+  std::vector<std::string> entries = {model.block_type()};
+  const auto add = [&entries](const std::string& entry) {
+    if (!entry.empty() && std::ranges::find(entries, entry) == entries.end()) entries.push_back(entry);
+  };
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.shape.size() != 2) continue;
+    int part = parameter.module, block = part;  // the child of a block that holds it, and the block
+    while (block >= 0 && modules[block].type != model.block_type())
+      part = std::exchange(block, modules[block].parent);
+    const auto& own = modules[parameter.module].name;
+    add(block >= 0 ? modules[part].type : own.substr(own.rfind('.') + 1));
+  }
+  return entries;
+}
+
+/// Fewer and smaller units that are unsharded at the same time: no bit changes, but communication overlaps less. The
+/// cheapest first.
+Changes smaller_units(const model::Model& model, const EngineOptions& options) {
+  Changes changes;
+  if (!options.training) return changes;
+  if (options.limit_all_gathers > 1)
+    changes.push_back({{{"limit_all_gathers", "1"}}, [](EngineOptions& o) { o.limit_all_gathers = 1; }});
+  if (options.wrap.policy == WrapPolicy::modules || model.block_type().empty()) return changes;
+  if (options.wrap.policy != WrapPolicy::transformer) {
+    changes.push_back({{{"wrap.policy", word_of(WrapPolicy::transformer)}},
+                       [](EngineOptions& o) { o.wrap.policy = WrapPolicy::transformer; }});
+  }
+  const auto parts = parts_of_blocks(model);
+  changes.push_back({{{"wrap.policy", word_of(WrapPolicy::modules)},
+                      {"wrap.modules", fmt::format("{}", fmt::join(parts, " "))}},
+                     [parts](EngineOptions& o) {
+                       o.wrap.policy = WrapPolicy::modules;
+                       o.wrap.modules = parts;
+                     }});
+  return changes;
+}
+
 /// Costs no bit and about no time; by itself only, as other changes do not go with it.
 Changes state_over_replicas(const EngineOptions& options, int replicas) {
   if (!options.training || replicas == 1 || options.shard_optimizer_over_replicas || options.offload.params)
@@ -195,12 +236,25 @@ Changes joined(Changes first, const Changes& second) {
   return first;
 }
 
+/// `fit` is with `changes`: leaves those out that are not needed, the last ones first.
+FittingRun without_needless(const FitQuestion& q, FittingRun fit, Changes changes, int ranks) {
+  for (std::size_t i = changes.size(); i-- > 0;) {
+    Changes fewer = changes;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (auto with_fewer = fit_with(q, fewer, ranks)) {
+      fit = *std::move(with_fewer);
+      changes = std::move(fewer);
+    }
+  }
+  return fit;
+}
+
 /// `base` with the fewest of `more`, in their order, with which it fits.
 std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, const Changes& more,
                                             int ranks) {
   for (const auto& change : more) {
     base.push_back(change);
-    if (auto fit = fit_with(q, base, ranks)) return fit;
+    if (auto fit = fit_with(q, base, ranks)) return without_needless(q, *std::move(fit), base, ranks);
   }
   return std::nullopt;
 }
@@ -209,33 +263,38 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options),
                 others = other_changes(q.options, fp8_tokens(q) > 1),
-                narrow = narrower_state(q.model, q.options),
+                narrow = narrower_state(q.model, q.options), units = smaller_units(q.model, q.options),
                 parts = state_over_replicas(q.options, q.groups.replica_count());
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),
                [](const Change& change) { return !change.to_host; });
   const Changes most = joined(smallest, others), most_on_device = joined(smallest, on_device);
+  const auto with_units = [&units](const Changes& changes) { return joined(changes, units); };
   // Compiling takes a while: where not even everything helps, with as much in the host's memory as goes
   // there, its parts are not tried.
-  bool some_fits = fit_with(q, joined(most_on_device, narrow), ranks).has_value();
+  bool some_fits = fit_with(q, joined(most_on_device, narrow), ranks).has_value() ||
+                   fit_with(q, joined(with_units(most_on_device), narrow), ranks).has_value();
   for (const auto& change : others) {
     if (!some_fits && change.to_host)
-      some_fits = fit_with(q, joined(joined(most_on_device, {change}), narrow), ranks).has_value();
+      some_fits =
+          fit_with(q, joined(joined(with_units(most_on_device), {change}), narrow), ranks).has_value();
   }
   if (!some_fits) {
     if (parts.empty()) return std::nullopt;
     return fit_with(q, parts, ranks);
   }
 
-  for (const auto& changes : {batches, parts, others}) {
+  for (const auto& changes : {batches, parts, units, others}) {
     for (const auto& change : changes) {
       if (auto fit = fit_with(q, {change}, ranks)) return fit;
     }
   }
   for (const auto& [base, more] :
-       {std::pair(smallest, on_device), std::pair(smallest, others), std::pair(Changes(), narrow),
-        std::pair(most_on_device, narrow), std::pair(most, narrow)}) {
+       {std::pair(smallest, on_device), std::pair(Changes(), units), std::pair(most_on_device, units),
+        std::pair(smallest, others), std::pair(most, units), std::pair(Changes(), narrow),
+        std::pair(most_on_device, narrow), std::pair(most, narrow),
+        std::pair(with_units(most_on_device), narrow), std::pair(with_units(most), narrow)}) {
     if (auto fit = as_many_as_needed(q, base, more, ranks)) return fit;
   }
   return std::nullopt;
@@ -247,8 +306,8 @@ int ranks_of(const DeviceMesh& groups) { return groups.shard_count() * groups.re
 std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   if (!fit) {
     return fmt::format(
-        "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations, offload or "
-        "state in bfloat16 would make it fit; use a smaller model or {{batch.seq_len}}",
+        "neither {} times as many ranks nor smaller micro-batches, smaller FSDP units, activation checkpointing, "
+        "offload or state in bfloat16 would make it fit; use a smaller model or {{batch.seq_len}}",
         kMostTimesRanks);
   }
   std::vector<std::string> words;
@@ -262,7 +321,7 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
                      changes.empty() ? "" : ", and ", changes);
 }
 
-/// The largest buffers of an arena, or of both, at the busiest moment: "saved activation 1.50 MiB, ...".
+/// The largest buffers of an arena, or of both, at the peak: "saved activation 1.50 MiB, ...".
 std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena) {
   const Program& program = compiled.step.empty() ? compiled.evaluation : compiled.step;
   auto rows = bytes_alive_at(program, peak_action(program).value_or(0));

@@ -65,7 +65,7 @@ struct FittingRun {
 };
 
 /// The first of these that fits. What changes no numbers but for rounding comes first: a smaller micro-batch,
-/// checkpointing of activations, offload of the optimizer, of the parameters, of residuals, full_shard, and as
+/// fewer and smaller units that are unsharded at the same time, checkpointing of activations, offload of the optimizer, of the parameters, of residuals, full_shard, and as
 /// many of them together as are needed. Then a frozen base in 8 bits, then the state in bfloat16, by itself and with all of those: the moments,
 /// the master, the gradients (with what they are reduced in). Then up to 64 times as many ranks. None if none
 /// does.
@@ -135,7 +135,7 @@ void decide_what_fits(EngineOptions& options, const FitQuestion& question, const
 
 /// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
-/// @param arena whose three largest items at the busiest moment of a step are named; none: both
+/// @param arena whose three largest items at the peak of a step are named; none: both
 ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
                          const FitQuestion& question);
 

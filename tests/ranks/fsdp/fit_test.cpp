@@ -52,6 +52,13 @@ std::unique_ptr<model::Model> llama(const LlamaSize& size = {},
   return model::make_llama(config, {}, lora);
 }
 
+/// So that smaller ones are not advised.
+void has_smallest_units(EngineOptions& options) {
+  options.limit_all_gathers = 1;
+  options.wrap = {.policy = WrapPolicy::modules,
+                  .modules = {"embed_tokens", "LlamaDecoderLayer", "LlamaAttention", "LlamaMLP", "lm_head"}};
+}
+
 class Fit : public ::testing::Test {
  protected:
   Fit() {
@@ -113,6 +120,47 @@ TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
       changes,
       "strategy = full_shard; shard_optimizer_over_replicas = false; all_reduce_stream = false; shard_group_size = "
       "node; ");
+}
+
+// Of blocks that are larger than the embedding and the head. It is a plan of four ranks, whatever the test has.
+TEST_F(Fit, AdvisesSmallerUnitsWhereOnlyTheyMakeItFit) {
+  model_ = llama({.hidden = 128, .feed_forward = 512});
+  use(*model_);
+  options_.batch = {1, 16};
+  groups_ = make_groups(options_.strategy, {0, 0, 0, 0}, 0);
+  const auto sizes = device::make_cpu_sizes(1);
+  const auto advised = [&](std::int64_t bytes) {
+    const auto fits = [&](const auto& arenas, const DeviceMesh& groups) {
+      return sum(arenas) <= bytes && groups.shard_count() == 4;
+    };
+    const auto found = find_fit({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits});
+    std::string changes;
+    for (const auto& [field, value] : found ? found->changes : std::vector<OptionValue>{{"none", ""}})
+      changes += field + " = " + value + "; ";
+    return changes;
+  };
+  EngineOptions one = options_, parts = options_, both = options_;
+  has_smallest_units(both);
+  one.limit_all_gathers = both.limit_all_gathers;
+  parts.wrap = both.wrap;
+  const std::string in_parts =
+      "wrap.policy = modules; wrap.modules = LlamaDecoderLayer embed_tokens LlamaAttention LlamaMLP lm_head; ";
+  ASSERT_LT(sum(arenas(one)), sum(arenas(options_)));
+  ASSERT_LT(sum(arenas(parts)), sum(arenas(one)));
+  ASSERT_LT(sum(arenas(both)), sum(arenas(parts)));
+  EXPECT_EQ(advised(sum(arenas(one))), "limit_all_gathers = 1; ");
+  EXPECT_EQ(advised(sum(arenas(parts))), in_parts);
+  EXPECT_EQ(advised(sum(arenas(both))), "limit_all_gathers = 1; " + in_parts);
+
+  // One unit of everything: blocks are units that are small enough.
+  EngineOptions blocks = options_;
+  options_.wrap.policy = WrapPolicy::none;
+  EXPECT_EQ(advised(sum(arenas(blocks))), "wrap.policy = transformer; ");
+  // What is already so is not advised; here nothing else helps.
+  options_ = both;
+  options_.checkpointing = Checkpointing::full;
+  EXPECT_THAT(advised(sum(arenas(options_)) - 1),
+              Not(AllOf(HasSubstr("limit_all_gathers"), HasSubstr("wrap"))));
 }
 
 TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
@@ -283,6 +331,7 @@ TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
 
 // Device and host have memories of their own: offload fills the other one.
 TEST_F(Fit, LooksAtBothMemories) {
+  has_smallest_units(options_);
   options_.batch.sequences = 1;
   options_.checkpointing = Checkpointing::full;
   EngineOptions offloaded = options_;
@@ -339,6 +388,7 @@ TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
 }
 
 TEST_F(Fit, ABaseIn8BitsIsAdvisedBeforeAShorterState) {
+  has_smallest_units(options_);
   options_.batch.sequences = 1;
   options_.checkpointing = Checkpointing::full;
   options_.precision.frozen = DType::bfloat16;
