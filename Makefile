@@ -60,7 +60,7 @@ finetune: program ## fine-tune a small Llama on questions that come with it, pri
 	@LLAMPI=$(BUILD)/llampi scripts/finetune-example.sh
 
 test: build ## run the tests, all but the long ones
-	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(TEST_JOBS) -LE long
+	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --output-junit tests.xml --parallel $(TEST_JOBS) -LE long
 
 test-cluster: program ## the job scripts on a real Slurm, whose nodes are namespaces of this machine: needs root, about ten minutes
 	@tests/system/cluster/cluster_test.sh . $(BUILD)/llampi $(SCENARIOS)
