@@ -94,7 +94,7 @@ Value evaluations_of(const Run& run) {
           {"loss", numbers(thin(evaluations.loss, group).mean, digits_of_means(group))}};
 }
 
-/// Starts and ends of jobs. A start has the number of checkpoints until the next event, and their mean time.
+/// Starts and ends of jobs. A start has its memory plan, and each the number of checkpoints until the next event with their mean time.
 Value jobs_of(const Run& run) {
   Value jobs = Value::array();
   double seconds = 0;
@@ -113,6 +113,7 @@ Value jobs_of(const Run& run) {
                     {"time", known(event.time)},
                     {"checkpoints", 0},
                     {"outcome", event.text}});
+    if (!event.planned_bytes.empty()) jobs.back()["planned"] = event.planned_bytes;
   }
   return jobs;
 }
@@ -170,6 +171,7 @@ Value summary_of(const Summary& s) {
           {"elapsed_seconds", known(s.elapsed_seconds)},
           {"seconds_in_steps", known(s.seconds_in_steps)},
           {"seconds_for_data", known(s.seconds_for_data)},
+          {"seconds_for_ranks", known(s.seconds_for_ranks)},
           {"seconds_for_checkpoints", known(s.seconds_for_checkpoints)},
           {"jobs", s.jobs},
           {"checkpoints", s.checkpoints}};

@@ -31,9 +31,13 @@ const colour = r => `var(--run-${r % COLOURS})`;
 const dash = r => DASHES[Math.floor(r / COLOURS) % DASHES.length];
 const sum = values => values.reduce((total, value) => total + value, 0);
 
-function swatch(r) {
-  const line = shape('line', {x1: 0, y1: 5, x2: 26, y2: 5, 'stroke-width': 3, 'stroke-dasharray': dash(r)});
-  line.style.stroke = colour(r);
+/** Where time goes, each with its colour. */
+const PART = {compute: 0, ranks: 1, data: 2, checkpoints: 3, rest: 4};
+const partColour = part => `var(--part-${part})`;
+
+function swatch(r, paint = colour(r), dashes = dash(r)) {
+  const line = shape('line', {x1: 0, y1: 5, x2: 26, y2: 5, 'stroke-width': 3, 'stroke-dasharray': dashes});
+  line.style.stroke = paint;
   return shape('svg', {class: 'swatch', viewBox: '0 0 26 10', 'aria-hidden': 'true'}, line);
 }
 
@@ -109,18 +113,58 @@ const CHARTS = [
   {title: 'Tokens per second, all ranks', keys: ['tokens_per_second'], zero: true},
   {title: 'Model FLOP/s utilization (MFU)', keys: ['mfu'], zero: true},
   {title: 'Time of a step', keys: ['step_seconds'], zero: true, text: duration},
-  {title: 'Time that the slowest rank did not wait for others, in a step', keys: ['slowest_rank_seconds'], zero: true, text: duration},
+  {title: 'Time of a step of the slowest rank, without its waiting', keys: ['slowest_rank_seconds'], zero: true, text: duration},
+  {title: 'What the time of a step went to', keys: ['step_seconds'], stacked: true, zero: true, text: duration},
   {title: 'Waiting for data, in a step', keys: ['data_seconds'], zero: true, text: duration},
   {title: 'Held up by checkpoints, between steps', keys: ['checkpoint_stall_seconds'], zero: true, exact: true, text: duration},
-  {title: 'Memory in use, of the rank that uses most', keys: ['memory_bytes'], zero: true, text: bytes},
+  {title: 'Memory of the rank that uses most; dashed: planned', keys: ['memory_bytes'], planned: true, zero: true, text: bytes},
   {title: 'GPU memory of the process', keys: ['gpu_process_bytes'], zero: true, text: bytes},
   {title: 'Loss scale', keys: ['loss_scale'], logarithmic: true, exact: true},
   {title: 'FP8: infinite numbers that were cast', keys: ['fp8_saturated'], zero: true},
   {title: 'FP8: tensors of zeros that were cast', keys: ['fp8_zero_scale'], zero: true},
 ];
 
+/** What the steps that a run has say of their time: [name, part, seconds in each step], which add up to the step and the wait for a save after it. */
+function timesOfSteps(run) {
+  const known = key => run.steps.values[key]?.mean;
+  const all = known('step_seconds'), or = (values, i) => isNumber(values?.[i]) ? values[i] : 0;
+  const busy = known('mean_rank_seconds');  // of all ranks, on CPUs
+  const ranks = all.map((seconds, i) => isNumber(busy?.[i]) ? Math.max(0, or(all, i) - busy[i]) : 0);
+  const forData = all.map((seconds, i) => Math.min(or(known('data_seconds'), i), or(all, i) - ranks[i]));
+  const times = [[busy || run.ranks === 1 ? 'computing' : 'computing and communicating', PART.compute,
+    all.map((seconds, i) => or(all, i) - ranks[i] - forData[i])]];
+  if (busy) times.push(['waiting for ranks', PART.ranks, ranks]);
+  times.push(['waiting for data', PART.data, forData]);
+  const saves = all.map((seconds, i) => or(known('checkpoint_stall_seconds'), i));
+  if (saves.some(seconds => seconds > 0)) times.push(['saving', PART.checkpoints, saves]);
+  return times;
+}
+
+/** Stacked areas. */
+function areasOf(run, r) {
+  let base = run.steps.step.map(() => 0);
+  return timesOfSteps(run).map(([name, part, seconds]) => {
+    const own = part === PART.checkpoints ? seconds : smooth(seconds);
+    const area = {r, name, paint: partColour(part), x: places(run, run.steps), base, y: own.map((value, i) => base[i] + value), raw: seconds, step: run.steps.step};
+    base = area.y;
+    return area;
+  });
+}
+
+/** What the job that did a step had planned: on GPUs of the GPU, on CPUs of the process. */
+function plannedBytes(run) {
+  const planned = run.steps.step.map(() => null);
+  for (const job of run.jobs) {
+    if (!job.planned) continue;
+    const bytes = (job.planned.device ?? 0) + (run.device.startsWith('cpu') ? job.planned.host ?? 0 : 0);
+    run.steps.step.forEach((step, i) => { if (step > job.step) planned[i] = bytes; });
+  }
+  return planned;
+}
+
 /** The curves of a chart: of each run that is shown and has the values. */
 function curvesOf(chart) {
+  if (chart.stacked) return areasOf(runs[chart.run], chart.run);
   const curves = [];
   runs.forEach((run, r) => {
     if (view.hidden.has(r)) return;
@@ -133,8 +177,11 @@ function curvesOf(chart) {
     }
     if (chart.evaluations && run.evaluations.loss.some(isNumber)) {
       curves.push({r, name: chart.keys.length > 0 ? `${run.name}, evaluation` : run.name, x: places(run, run.evaluations),
-        y: run.evaluations.loss, raw: run.evaluations.loss, step: run.evaluations.step, dots: true});
+        y: run.evaluations.loss, raw: run.evaluations.loss, step: run.evaluations.step, dots: true, dashes: chart.keys.length > 0 ? '5 3' : dash(r)});
     }
+    const planned = chart.planned ? plannedBytes(run) : [];
+    if (planned.some(isNumber))
+      curves.push({r, name: `${run.name}, planned`, x: places(run, run.steps), y: planned, raw: planned, step: run.steps.step, dashes: '5 3'});
   });
   return curves;
 }
@@ -246,9 +293,9 @@ function placeOf(run, step, time) {
   return step === 0 || i < 0 ? 0 : run.steps.tokens[i];
 }
 
-function drawEvents(svg, toX, [left, right], top, bottom) {
+function drawEvents(svg, toX, [left, right], top, bottom, only) {
   runs.forEach((run, r) => {
-    if (view.hidden.has(r)) return;
+    if (view.hidden.has(r) || (only ?? r) !== r) return;
     // One of those that would cover each other.
     const add = (step, time, text, paint, draw, drawn) => {
       const x = placeOf(run, step, time), pixel = Math.round(toX(x));
@@ -270,13 +317,14 @@ function drawEvents(svg, toX, [left, right], top, bottom) {
   });
 }
 
-function drawChart(chart) {
+function drawChart(chart, id) {
   const width = chart.wide ? 860 : 440, height = 230, left = 62, right = 12, top = 8, bottom = 30;
   const curves = curvesOf(chart);
   const isLog = view.log && Boolean(chart.logarithmic);
   const range = view.range ?? wholeRange();
   const values = rangeOfValues(curves, chart, range, isLog);
   const box = element('figure', {class: chart.wide ? 'chart wide' : 'chart', style: 'margin:0'}, element('h3', {}, chart.title));
+  if (chart.stacked) box.append(legend(curves.map(curve => [curve.name, curve.paint])));
   const svg = shape('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': chart.title});
   box.append(svg);
   if (!values) return box;
@@ -287,26 +335,30 @@ function drawChart(chart) {
   const text = chart.text ?? shortNumber;
   for (const y of isLog ? logTicks(...values) : (text === bytes ? byteTicks : ticks)(...values, 5)) {
     svg.append(shape('line', {x1: left, x2: width - right, y1: toY(y), y2: toY(y), class: 'grid'}),
-      shape('text', {x: left - 6, y: toY(y) + 4, 'text-anchor': 'end'}, document.createTextNode(text(y))));
+      shape('text', {x: left - 6, y: toY(y) + 4, 'text-anchor': 'end'}, document.createTextNode(text(y).replace('.00 ', ' '))));
   }
   const isTime = view.axis === 'elapsed' || view.axis === 'clock';
   for (const x of (isTime ? timeTicks : ticks)(...range, chart.wide ? 8 : 4)) {
     svg.append(shape('text', {x: toX(x), y: height - 8, 'text-anchor': 'middle'}, document.createTextNode(onAxis(x))));
   }
-  const clip = `clip-${CHARTS.indexOf(chart)}`;
+  const clip = `clip-${id}`;
   svg.append(shape('clipPath', {id: clip}, shape('rect', {x: left - 4, y: top - 4, width: width - left - right + 8, height: height - top - bottom + 4})));
   const plot = shape('g', {'clip-path': `url(#${clip})`});
   svg.append(plot);
-  if (view.events) drawEvents(svg, toX, range, top, height - bottom);
+  if (view.events) drawEvents(svg, toX, range, top, height - bottom, chart.run);
   for (const curve of curves) {
     const add = (name, attributes, property) => {
       const made = shape(name, attributes);
-      made.style[property] = colour(curve.r);
+      made.style[property] = curve.paint ?? colour(curve.r);
       plot.append(made);
     };
+    if (curve.base) {
+      add('path', {class: 'area', d: bandPath({...curve, low: curve.base, high: curve.y}, toX, toY)}, 'fill');
+      continue;
+    }
     if (curve.low) add('path', {class: 'band', d: bandPath(curve, toX, toY)}, 'fill');
     if (curve.isSmoothed) add('path', {class: 'raw', d: path(curve.x, curve.raw, toX, toY)}, 'stroke');
-    add('path', {class: 'curve', d: path(curve.x, curve.y, toX, toY), 'stroke-dasharray': curve.dots && chart.keys.length > 0 ? '5 3' : dash(curve.r)},
+    add('path', {class: 'curve', d: path(curve.x, curve.y, toX, toY), 'stroke-dasharray': curve.dashes ?? dash(curve.r)},
       'stroke');
     curve.x.forEach((x, i) => {
       if ((curve.dots || curve.x.length === 1) && isNumber(curve.y[i]) && isFinite(toY(curve.y[i])))
@@ -347,7 +399,7 @@ function listen(box, svg, curves, plot) {
       const i = nearest(curve.x, valueAt(x));
       if (i < 0) return null;
       const smoothed = curve.isSmoothed ? ` (smoothed ${plot.text(curve.y[i])})` : '';
-      return element('div', {}, swatch(curve.r), `${curve.name}, step ${curve.step[i]}: ${plot.text(curve.raw[i])}${smoothed}`);
+      return element('div', {}, swatch(curve.r, curve.paint, curve.dashes), `${curve.name}, step ${curve.step[i]}: ${plot.text(curve.raw[i])}${smoothed}`);
     });
     tooltip.replaceChildren(...rows.filter(row => row !== null));
     tooltip.hidden = false;
@@ -378,7 +430,10 @@ function listen(box, svg, curves, plot) {
 function drawCharts() {
   const shown = CHARTS.filter(chart => runs.some(run => chart.keys.some(key => run.steps.values[key]?.mean.some(isNumber)) ||
     (chart.evaluations && run.evaluations.loss.some(isNumber))));
-  document.getElementById('charts').replaceChildren(...shown.map(drawChart));
+  const each = shown.flatMap(chart => !chart.stacked ? [chart] : runs.flatMap((run, run_index) =>
+    view.hidden.has(run_index) || !run.steps.values.step_seconds?.mean.some(isNumber) ? [] :
+      [{...chart, run: run_index, title: runs.length > 1 ? `${chart.title}: ${run.name}` : chart.title}]));
+  document.getElementById('charts').replaceChildren(...each.map(drawChart));
   if (shown.length === 0) document.getElementById('charts').append('There is no step in metrics.jsonl yet.');
 }
 
@@ -444,40 +499,48 @@ function drawOverview() {
   document.getElementById('controls').append(...boxes);
 }
 
-function legend(names) {
-  return element('p', {class: 'legend'}, ...names.map((name, i) => {
+/** @param parts [name, colour] */
+function legend(parts) {
+  return element('p', {class: 'legend'}, ...parts.map(([name, paint]) => {
     const mark = element('span', {class: 'swatch'});
-    mark.style.background = `var(--part-${i})`;
+    mark.style.background = paint;
     return element('span', {class: 'item'}, mark, name);
   }));
 }
 
-function bar(parts) {
+function bar(names, parts) {
   const whole = sum(parts) || 1;
   return element('div', {class: 'bar'}, ...parts.map((part, i) => {
-    const piece = element('span', {title: percent(part / whole)});
+    const [name, paint] = names[i];
+    const piece = element('span', {title: `${name}: ${percent(part / whole)}`});
     piece.style.width = `${100 * part / whole}%`;
-    piece.style.background = `var(--part-${i})`;
+    piece.style.background = paint;
     return piece;
   }));
 }
 
-/** A bar and its numbers for each row. */
+/** A bar and its numbers for each row. @param names of the parts, with their colours; a part that is not a number is not known */
 function barTable(names, rows, text) {
-  const head = element('tr', {}, element('th', {}, ''), element('th', {}, ''), ...names.map(name => element('th', {class: 'number'}, name)));
-  const body = rows.map(({label, parts, note}) => element('tr', {}, element('th', {scope: 'row'}, label), element('td', {}, bar(parts)),
-    ...parts.map(part => element('td', {class: 'number'}, `${text(part)} (${percent(part / (sum(parts) || 1))})`)), note ? element('td', {}, note) : null));
+  const head = element('tr', {}, element('th', {}, ''), element('th', {}, ''), ...names.map(([name]) => element('th', {class: 'number'}, name)));
+  const body = rows.map(({label, parts, note}) => element('tr', {}, element('th', {scope: 'row'}, label), element('td', {}, bar(names, parts.map(part => part ?? 0))),
+    ...parts.map(part => element('td', {class: 'number'}, isNumber(part) ? `${text(part)} (${percent(part / (sum(parts) || 1))})` : '–')), note ? element('td', {}, note) : null));
   return element('div', {class: 'scroll'}, element('table', {class: 'bars'}, element('thead', {}, head), element('tbody', {}, ...body)));
 }
 
 function drawTime() {
-  const names = ['Steps', 'Waiting for data', 'Held up by checkpoints', 'Starts, evaluations, breaks'];
-  const rows = runs.filter(run => isNumber(run.summary.elapsed_seconds)).map(run => {
-    const s = run.summary;
-    const parts = [s.seconds_in_steps - s.seconds_for_data, s.seconds_for_data, s.seconds_for_checkpoints];
-    return {label: run.name, parts: [...parts, Math.max(0, s.elapsed_seconds - sum(parts))]};
+  const shown = runs.filter(run => isNumber(run.summary.elapsed_seconds));
+  const knowsRanks = shown.some(run => isNumber(run.summary.seconds_for_ranks));
+  const names = [['Rest of the steps', partColour(PART.compute)], ['Waiting for other ranks', partColour(PART.ranks)],
+    ['Waiting for data', partColour(PART.data)], ['Held up by checkpoints', partColour(PART.checkpoints)], ['Starts, evaluations, breaks', partColour(PART.rest)]];
+  const isShown = i => i !== PART.ranks || knowsRanks;
+  const rows = shown.map(run => {
+    const s = run.summary, ranks = s.seconds_for_ranks;
+    const parts = [Math.max(0, s.seconds_in_steps - s.seconds_for_data - (ranks ?? 0)), ranks, s.seconds_for_data, s.seconds_for_checkpoints];
+    return {label: run.name, parts: [...parts, Math.max(0, s.elapsed_seconds - sum(parts.map(part => part ?? 0)))].filter((_, i) => isShown(i))};
   });
-  document.getElementById('time').append(legend(names), barTable(names, rows, duration));
+  const shownNames = names.filter((_, i) => isShown(i));
+  document.getElementById('time').append(element('p', {class: 'hint'}, 'Of all steps in metrics.jsonl: steps and the wait for data as rank 0 measures them, ' +
+    'the wait for other ranks as the mean over the ranks (on CPUs; on GPUs only a trace shows it).'), legend(shownNames), barTable(shownNames, rows, duration));
 }
 
 function drawTrace() {
@@ -487,7 +550,7 @@ function drawTrace() {
     section.append(element('p', {class: 'hint'}, 'There is no trace. With log.trace = 10-12 a run writes one of these steps, which this part sums up.'));
     return;
   }
-  const names = ['Computing', 'Waiting for communication', 'Neither'];
+  const names = [['Computing', partColour(PART.compute)], ['Waiting for communication', partColour(PART.ranks)], ['Neither', partColour(PART.rest)]];
   section.append(element('p', {class: 'hint'}, 'From the traces that log.trace wrote: the average traced step of each rank. Communication ' +
     'in parallel with computation counts as computing. The other ranks wait in communication for the rank that computes longest.'), legend(names));
   for (const run of traced) {

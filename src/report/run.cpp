@@ -123,7 +123,6 @@ void add_event(Run& run, const json& line) {
   const double time = number_of(line, "time");
   const std::int64_t step = integer_of(line, "step");
   if (event == "start") {
-    run.history.push_back({Kind::start, time, step});
     run.total_steps = integer_of(line, "total_steps");
     run.tokens_per_step = integer_of(line, "tokens_per_step");
     run.parameters = integer_of(line, "parameters");
@@ -131,6 +130,7 @@ void add_event(Run& run, const json& line) {
     run.nodes = integer_of(line, "nodes");
     run.device = text_of(line, "device");
     run.planned_bytes = sizes_of(line, "planned_bytes");
+    run.history.push_back({Kind::start, time, step, 0, "", run.planned_bytes});
     run.peak_bytes = sizes_of(line, "peak_bytes");
     run.used_bytes.clear();
   } else if (event == "memory") {

@@ -62,6 +62,19 @@ double sum_of(const Steps& steps, const char* key) {
   return sum;
 }
 
+/// What the ranks waited for each other, where the steps say it.
+double sum_of_waits(const Steps& steps) {
+  const auto* seconds = steps.find("step_seconds");
+  const auto* busy = steps.find("mean_rank_seconds");
+  if (seconds == nullptr || busy == nullptr) return kNotKnown;
+  double sum = 0;
+  for (std::size_t i = 0; i < busy->size(); ++i) {
+    const double wait = (*seconds)[i] - (*busy)[i];
+    if (wait > 0) sum += wait;  // false where one of them is not known
+  }
+  return sum;
+}
+
 double last_time(const Run& run) {
   double time = run.steps.time.empty() ? kNotKnown : run.steps.time.back();
   if (!run.history.empty()) time = std::fmax(time, run.history.back().time);
@@ -118,6 +131,7 @@ Summary summarize(const Run& run, double now) {
     s.seconds_left = s.step_seconds * static_cast<double>(s.total_steps - s.step);
   s.seconds_in_steps = sum_of(run.steps, "step_seconds");
   s.seconds_for_data = sum_of(run.steps, "data_seconds");
+  s.seconds_for_ranks = sum_of_waits(run.steps);
   s.seconds_for_checkpoints = sum_of(run.steps, "checkpoint_stall_seconds");
   const auto* seconds = run.steps.find("step_seconds");
   double first = run.steps.time.empty()

@@ -40,8 +40,9 @@ struct HistoryEvent {
   Kind kind;
   double time = 0;
   std::int64_t step = 0;
-  double seconds = 0;     ///< of a checkpoint: to write it
-  std::string text = {};  ///< the outcome of an end
+  double seconds = 0;                                      ///< of a checkpoint: to write it
+  std::string text = {};                                   ///< the outcome of an end
+  std::map<std::string, std::int64_t> planned_bytes = {};  ///< of a start: by kind of memory
 };
 
 struct Run {

@@ -35,7 +35,8 @@ struct Summary {
   double seconds_left = 0;  ///< of training; not a number where nothing is left
   // Added up over all steps that metrics.jsonl has:
   double seconds_in_steps = 0, seconds_for_data = 0, seconds_for_checkpoints = 0;
-  double elapsed_seconds = 0;  ///< from the first start to the last line, breaks between jobs included
+  double seconds_for_ranks = 0;  ///< that a rank waited for others in steps: the mean over the ranks
+  double elapsed_seconds = 0;    ///< from the first start to the last line, breaks between jobs included
   std::int64_t jobs = 0, checkpoints = 0;
   std::int64_t saved_step = 0;  ///< of the newest checkpoint
 };

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of `llampi report` in headless Chromium: it is drawn without an error, and does what its controls say."""
-import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import chromium
 import runs
 
-BROWSER = next((found for found in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if found), None)
-if not BROWSER:
+if not chromium.BROWSER:
     print("Chromium is not installed; install it with: scripts/setup.sh --report (apt-get install chromium, which loads 80 MB)")
     sys.exit(77)
+
+# Colours of src/report/page.css: of the page, of the panel of a chart, of the first run and of the time that steps compute.
+COLOURS = {"light": {"page": "#ffffff", "panel": "#f6f7f9", "run": "#0072b2", "other": "#d55e00", "part": "#0072b2"},
+           "dark": {"page": "#14181c", "panel": "#1d2329", "run": "#5bb2ec", "other": "#ff9a52", "part": "#4a9fd8"}}
 
 # What a reader does: each time the charts must be others.
 READER = """
@@ -37,19 +39,83 @@ expectChange('back', () => document.getElementById('whole').click());
 expectChange('without a run', () => { const box = document.querySelectorAll('#controls label:has(svg) input')[1]; box.checked = false;
   box.dispatchEvent(new Event('change')); });
 if (document.querySelectorAll('#configuration tr.differs').length === 0) throw new Error('no key differs');
+// The parts of a step, also of ranks that wait for each other, add up to it.
+const near = (what, a, b) => { if (!(Math.abs(a - b) <= 1e-9 * Math.abs(b))) throw new Error(`${what}: ${a}, not ${b}`); };
+for (const run of runs) {
+  const values = run.steps.values, seconds = values.step_seconds.mean;
+  values.data_seconds.mean = seconds.map(value => value / 8);
+  for (const isKnown of [false, true]) {
+    if (isKnown) values.mean_rank_seconds = {mean: seconds.map(value => 0.75 * value)};
+    const times = Object.fromEntries(timesOfSteps(run).map(([name, _, parts]) => [name, parts]));
+    seconds.forEach((value, i) => {
+      near('all', sum(Object.values(times).map(parts => parts[i])), value + (values.checkpoint_stall_seconds.mean[i] ?? 0));
+      near('computing', times.computing[i], value * (isKnown ? 5 : 7) / 8);
+      near('data', times['waiting for data'][i], value / 8);
+      if (isKnown) near('ranks', times['waiting for ranks'][i], value / 4);
+    });
+  }
+  // On one device the plan is the same for each step of each job.
+  if (!run.jobs[0].planned.device || plannedBytes(run).some(bytes => bytes !== run.jobs[0].planned.device)) throw new Error('plan');
+}
+const job = {...runs[0].jobs[0], step: 30, planned: {device: 7, host: 2}};
+const continued = {...runs[0], jobs: [runs[0].jobs[0], job]};
+near('plan of the first job', plannedBytes(continued)[29], runs[0].jobs[0].planned.device);
+near('plan of the second job, with what it keeps on the host', plannedBytes(continued)[30], 9);
+near('plan of the second job, on a GPU', plannedBytes({...continued, device: 'NVIDIA'})[30], 7);
 document.documentElement.dataset.seen = seen.length;
 </script>
 """
 
+# Colours and places of what is drawn, before a reader does anything.
+PROBE = """
+<script>
+const root = document.documentElement;
+root.setAttribute('data-seen-page', getComputedStyle(document.body).backgroundColor);
+root.setAttribute('data-seen-curve', getComputedStyle(document.querySelector('#charts .curve')).stroke);
+const clipped = [], overlaps = [];
+for (const svg of document.querySelectorAll('#charts svg[role]')) {
+  const box = svg.getBoundingClientRect(), labels = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+  for (const [text, place] of labels) {
+    if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 || place.bottom > box.bottom + 1) clipped.push(text);
+  }
+  labels.forEach(([text, a], i) => labels.slice(i + 1).forEach(([other, b]) => {
+    if (a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom) overlaps.push(`${svg.getAttribute('aria-label')}: ${text}, ${other}`);
+  }));
+}
+root.setAttribute('data-seen-clipped', clipped.join('; '));
+root.setAttribute('data-seen-overlaps', overlaps.join('; '));
+</script>
+"""
 
-def browse(page, folder):
-    """The page's document once its scripts have run, and what they complained of."""
-    done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder / 'browser'}",
-         "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", page.resolve().as_uri()],
-        capture_output=True, text=True, timeout=100, env={**os.environ, "HOME": str(folder)})
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return done.stdout, complaints
+
+def of_hex(colour):
+    return tuple(int(colour[i:i + 2], 16) for i in (1, 3, 5))
+
+
+def check_theme(page, folder, theme):
+    """The page as it comes, in one theme: its colours as the browser computes them, and what a picture of it shows."""
+    colours = {name: of_hex(colour) for name, colour in COLOURS[theme].items()}
+    probe = folder / f"{theme}.html"
+    probe.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    document, complaints = chromium.document_of(probe, folder, theme)
+    assert complaints == [], complaints
+    seen = dict(re.findall(r'data-seen-([a-z]+)="([^"]*)"', document.split(">", 2)[1]))
+    assert seen["page"] == "rgb({}, {}, {})".format(*colours["page"]), seen
+    assert seen["curve"] == "rgb({}, {}, {})".format(*colours["run"]), seen
+    assert seen["clipped"] == "", f"text that is cut off: {seen['clipped']}"
+    assert seen["overlaps"] == "", f"labels that overlap: {seen['overlaps']}"
+
+    picture = folder / f"{theme}.png"
+    chromium.picture_of(page, folder, theme, picture, (1100, 2400))
+    rows = chromium.pixels(picture)
+    assert len(rows) == 2400 and len(rows[0]) == 1100
+    assert all(rows[y][x] == colours["page"] for y in (0, 1200, 2399) for x in (0, 1099)), (rows[0][0], rows[1200][0])
+    count = {name: sum(row.count(colour) for row in rows) for name, colour in colours.items()}
+    # Half of it is page and panels. Curves are thin, and smoothed at their edges; areas are not.
+    assert count["page"] + count["panel"] > 1100 * 2400 / 2, count
+    assert count["run"] > 1000 and count["other"] > 500 and count["part"] > 5000, count
+    missing = [y for y, row in enumerate(rows) if set(row) == {colours["page"]}]
+    assert len(missing) < 1000, "most rows of the picture show something"
 
 
 with runs.Runs(sys.argv[1]) as of_test:
@@ -60,17 +126,19 @@ with runs.Runs(sys.argv[1]) as of_test:
     of_test.train("other", 20, "--optimizer.lr=1e-3")
     of_test.call("report", "one", "other", "--output", "page.html")
     page = folder / "page.html"
+    for theme in chromium.SCHEMES:
+        check_theme(page, folder, theme)
     page.write_text(page.read_text().replace("</body>", READER + "</body>"))
-    document, complaints = browse(page, folder)
+    document, complaints = chromium.document_of(page, folder, "light")
     if not document.strip():
         print("Chromium does not start here")
         sys.exit(77)
     assert complaints == [], complaints
     assert 'data-drawn="true"' in document and 'data-seen="11"' in document, document[:500]
-    assert document.count("<figure") == 9, document.count("<figure")
+    assert document.count("<figure") == 10, document.count("<figure")
     assert re.search(r"<td[^>]*>60 of 60</td>", document)
     # A mistake in the script is seen.
     page.write_text(page.read_text().replace("drawOverview();\n", "drawOverview(; \n"))
-    document, complaints = browse(page, folder)
+    document, complaints = chromium.document_of(page, folder, "light")
     assert 'data-drawn' not in document and any("SyntaxError" in line for line in complaints), complaints
 print("drawn without an error")

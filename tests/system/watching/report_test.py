@@ -62,6 +62,8 @@ def check_page(text, of_test, names):
         saved = [event for event in history if event["event"] == "checkpoint"]
         assert run["checkpoints"] == {"group": 1, "step": [event["step"] for event in saved], "time": [event["time"] for event in saved]}
         assert sum(event["checkpoints"] for event in run["jobs"]) == len(saved)
+        starts = [event for event in history if event["event"] == "start"]
+        assert [job["planned"] for job in run["jobs"] if job["kind"] == "start"] == [start["planned_bytes"] for start in starts]
         assert run["memory"]["planned"]["device"] >= run["memory"]["used"]["device"] > 0
         assert run["config"]["data.seq_len"] == "16" and run["notes"]["data.train"]
     return data["runs"]

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -142,6 +143,7 @@ TEST_F(RunFiles, AreSummedUp) {
   report::Run run = read_run(folder());
   EXPECT_EQ(run.ranks, 4);
   EXPECT_EQ(run.planned_bytes.at("device"), 6);
+  EXPECT_EQ(run.history.front().planned_bytes.at("device"), 5);
   Summary summary = summarize(run, 115);
   EXPECT_EQ(summary.state, "running (Slurm job 17, process 4711 on node7)");
   EXPECT_EQ(summary.step, 2);
@@ -163,6 +165,16 @@ TEST_F(RunFiles, AreSummedUp) {
   EXPECT_EQ(summarize(run, 115).state, "ended without saying why");
   run.history.push_back({HistoryEvent::Kind::end, 112, 2, 0, "stopped"});
   EXPECT_EQ(summarize(run, 115).state, "stopped");
+}
+
+TEST_F(RunFiles, SayWhatRanksWaitedForEachOther) {
+  write("metrics.jsonl", line(1, 4) + line(2, 3));
+  EXPECT_TRUE(std::isnan(summarize(read_run(folder()), 0).seconds_for_ranks)) << "of one rank or on GPUs";
+  write("metrics.jsonl", line(1, 4, R"(, "mean_rank_seconds": 1.5)") + line(2, 3) +
+                             line(3, 3, R"(, "mean_rank_seconds": 2.25)") +
+                             line(4, 3, R"(, "mean_rank_seconds": 1)"));
+  EXPECT_EQ(summarize(read_run(folder()), 0).seconds_for_ranks, 1.5)
+      << "0.5 + 1 of steps of 2 s; where the clocks of two ranks differ, no wait is less than none";
 }
 
 TEST_F(RunFiles, AreNotInUseByAJobThatWasKilledHere) {
