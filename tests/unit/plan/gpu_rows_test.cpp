@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times measured on an H100 (h100_rows.json) against predicted ones: every second row of a kind is fitted, the others are predicted.
-// input/machines/h100.json has the figures that are fitted here, and docs/benchmarks.md the table that is printed.
+// Measured times against predicted ones. On an H100 (h100_rows.json) every second row of a kind is fitted, and the others are predicted:
+// input/machines/h100.json has the figures that are fitted here. On an H200 (h200_rows.json) all are predicted, by input/machines/h200.json:
+// the H100's figures, with those of memory scaled by the data sheets. docs/benchmarks.md has the tables that are printed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,9 +47,11 @@ struct MeasuredStep {
     config.key_value_heads = row["kv_heads"];
     config.head_dim = config.hidden_size / config.query_heads;
     config.max_position_embeddings = 8192;
-    model = model::make_llama(config);
+    const bool in_fp8 = row.value("product", "auto") == "fp8";
+    model = model::make_llama(config, in_fp8 ? std::optional(model::Fp8Recipe()) : std::nullopt);
     options.batch = {row["sequences"], row["seq_len"]};
-    if (kernels == AttentionKernels::deterministic) options.batch.dp_room = std::int64_t{1} << 30;
+    if (kernels == AttentionKernels::deterministic)
+      options.batch.dp_room = row.value("dp_room_gib", std::int64_t{1}) << 30;
     options.micro_batches = row["micro_batches"];
     options.checkpointing = *fsdp::parse_checkpointing(row["checkpointing"].get<std::string>());
     const DType gradient = row["gradient"] == "bfloat16" ? DType::bfloat16 : DType::float32;
@@ -276,6 +279,22 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
           << kind.key;
     }
   }
+}
+
+TEST(H200Rows, AreThoseOfAnH100WithFasterMemory) {
+  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h200_rows.json");
+  const MachineSpeed machine = read_machine("h200");
+  int predicted = 0;
+  for (const auto& row : Json::parse(stream)["steps"]) {
+    const MeasuredStep step(row);
+    const double seconds = seconds_of(step.sum(), costs_of(machine, 1, step.work));
+    const double error = seconds * 1e3 / row["milliseconds"].get<double>() - 1;
+    fmt::print("{:<40} {:>8.1f} {:>8.1f} {:>+6.1f}%\n", row["name"].get<std::string>(),
+               row["milliseconds"].get<double>(), seconds * 1e3, 100 * error);
+    EXPECT_LE(std::abs(error), 0.10) << row["name"];
+    ++predicted;
+  }
+  EXPECT_EQ(predicted, 9);
 }
 
 }  // namespace
