@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # smoke_test.sh SOURCE BUILD NAME: a benchmark of bench/ on CPUs, with its smallest arguments. Its rows and columns, and that all figures are finite
-# numbers; never how large they are: tests share the cores.
+# numbers, not how large they are: tests share the cores. Two are run in full and judged, plan_accuracy and tune_check: they fail where a bound is
+# missed, and are skipped where it is missed while other programs use the cores.
 set -euo pipefail
 source_dir=$1 build=$2 name=$3
 folder=$(mktemp -d)
@@ -15,7 +16,8 @@ fail() {
 }
 # run STATUSES COMMAND...: its output, in $folder/out; it may end with one of these
 run() {
-    local statuses=$1 status=0
+    local statuses=$1
+    status=0
     shift
     "$@" >"$folder/out" 2>"$folder/err" || status=$?
     [[ " $statuses " == *" $status "* ]] || {
@@ -45,6 +47,31 @@ expect_table() {
         rows=$((rows + 1))
     done < <(awk -F ' *[|] *' '/^\|/ && ++line > 2 { print $3, $4 }' "$folder/out")
     [[ $rows == "$1" ]] || fail "$rows rows instead of $1"
+}
+
+# Percent of all cores that are in use, over three seconds.
+percent_in_use() {
+    local name user nice system idle rest busy total
+    read -r name user nice system idle rest </proc/stat
+    busy=$((user + nice + system)) total=$((user + nice + system + idle))
+    sleep 3
+    read -r name user nice system idle rest </proc/stat
+    busy=$((user + nice + system - busy)) total=$((user + nice + system + idle - total))
+    echo $((100 * busy / (total > 0 ? total : 1)))
+}
+# judged COMMAND...: with its default arguments, on cores that it has for itself.
+judged() {
+    local before after
+    before=$(percent_in_use)
+    run "0 1" "$@"
+    ((status == 1)) || return 0
+    after=$(percent_in_use)
+    cat "$folder/out"
+    if ((before > 10 || after > 10)); then
+        echo "skipped: a bound was missed, but other programs used $before % of the cores before and $after % after the measurement"
+        exit 77
+    fi
+    fail "a bound was missed"
 }
 
 number='[0-9]+\.?[0-9]*'
@@ -85,18 +112,18 @@ case $name in
         [[ -z $(find "$folder/files" -type f) ]] || fail "files are left"
         ;;
     plan_accuracy)
-        run "0 1" env STEPS=2 bash "$source_dir/bench/plan_accuracy.sh" "$build/llampi" "$folder/run" 1
-        expect_rows 1 '^\| ranks, threads, model, sequences, tokens, global batch \| measured, ms \| predicted, ms \| error \|$'
-        expect_rows 12 "^\| [12] [12] [a-z]+ [0-9 ]+.* \| $number \| $number \| $signed % \|$"
+        judged bash "$source_dir/bench/plan_accuracy.sh" "$build/llampi" "$folder/run"
+        expect_rows 1 '^\| ranks, threads, model, sequences, tokens, global batch \| measured, ms \| predicted, ms \| error \| within 15 % \|$'
+        expect_rows 12 "^\| [12] [12] [a-z]+ [0-9 ]+.* \| $number \| $number \| $signed % \| good \|$"
         expect_table 12
-        expect_rows 1 '^[0-9]+ of 12 within 15 %: (good|BAD)$'
+        expect_rows 1 '^12 of 12 within 15 %: good$'
         ;;
     tune_check)
-        run "0 1" env STEPS=2 bash "$source_dir/bench/tune_check.sh" "$build/llampi" "$folder/run" 1
-        expect_rows 1 '^\| configuration \| measured, ms \| predicted, ms \|$'
-        expect_rows 25 "^\| (tuned|--train\.micro_batch=[0-9]+ --fsdp\.strategy=.*) \| $number \| $number \|$"
+        judged bash "$source_dir/bench/tune_check.sh" "$build/llampi" "$folder/run"
+        expect_rows 1 '^\| configuration \| measured, ms \| predicted, ms \| tuned against it \| at most 5 % slower \|$'
+        expect_rows 25 "^\| (tuned|--train\.micro_batch=[0-9]+ --fsdp\.strategy=.*) \| $number \| $number \| $signed % \| good \|$"
         expect_table 25
-        expect_rows 1 "^the step of plan --tune takes $number ms, the fastest of 24 others $number ms \($signed %\): (good|BAD)$"
+        expect_rows 1 "^the step of plan --tune takes $number ms, the fastest of 24 others $number ms \($signed %\): good$"
         ;;
     *) fail "no such benchmark" ;;
 esac
