@@ -117,8 +117,8 @@ namespace {
 Json action_json(const fsdp::CompiledModel& compiled, const fsdp::Action& action) {
   Json json = {{"op", fsdp::to_string(action.op)}, {"stream", action.stream.name()}, {"waits", action.waits}};
   if (action.layer >= 0) {
-    json["stage"] = action.layer;
-    json["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
+    json["layer"] = action.layer;
+    json["layer_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
   }
   if (action.unit >= 0) {
     json["unit"] = action.unit;
@@ -126,7 +126,7 @@ Json action_json(const fsdp::CompiledModel& compiled, const fsdp::Action& action
   }
   if (action.micro_batch >= 0) json["micro_batch"] = action.micro_batch;
   if (action.pass) json["pass"] = *action.pass == fsdp::Pass::forward ? "forward" : "backward";
-  if (action.payload != fsdp::CopyPayload::none) json["cargo"] = fsdp::to_string(action.payload);
+  if (action.payload != fsdp::CopyPayload::none) json["payload"] = fsdp::to_string(action.payload);
   if (action.ranks != fsdp::Ranks::self) json["ranks"] = fsdp::to_string(action.ranks);
   if (action.bytes > 0) json["bytes"] = action.bytes;
   json["operands"] = Json::array();

@@ -20,15 +20,15 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
   nlohmann::json arguments = nlohmann::json::object();
   if (action.micro_batch >= 0) arguments["micro_batch"] = action.micro_batch;
   if (action.layer >= 0) {
-    arguments["stage"] = action.layer;
-    arguments["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
+    arguments["layer"] = action.layer;
+    arguments["layer_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
   }
   if (action.unit >= 0) {
     arguments["unit"] = action.unit;
     arguments["unit_name"] = compiled.units[static_cast<std::size_t>(action.unit)].name;
   }
   if (action.pass) arguments["pass"] = *action.pass == fsdp::Pass::forward ? "forward" : "backward";
-  if (action.payload != fsdp::CopyPayload::none) arguments["cargo"] = fsdp::to_string(action.payload);
+  if (action.payload != fsdp::CopyPayload::none) arguments["payload"] = fsdp::to_string(action.payload);
   if (action.bytes > 0) arguments["bytes"] = action.bytes;
   if (action.ranks == fsdp::Ranks::shard_group) arguments["ranks"] = engine.groups().shards_of(rank);
   if (action.ranks == fsdp::Ranks::replicate_group) arguments["ranks"] = engine.groups().replicas_of(rank);
@@ -83,7 +83,7 @@ void Trace::write(const std::filesystem::path& file) {
     const double begin = std::max(r.begin, last_end);
     last_end = std::max(r.end, begin);
     std::string name = fsdp::to_string(r.action->op);
-    for (const auto* key : {"cargo", "stage_name", "unit_name"}) {
+    for (const auto* key : {"payload", "layer_name", "unit_name"}) {
       if (arguments.contains(key)) name += " " + arguments[key].get<std::string>();
     }
     events.push_back({{"name", name},

@@ -22,7 +22,7 @@ void remove_traces_of_more_ranks(const std::filesystem::path& folder, int ranks)
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
 /// step, micro_batch, unit, layer (numbers, as `unit_name`, `layer_name` name them), pass (of
-/// unsharded parameters: forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a
+/// unsharded parameters: forward or backward), payload (of a copy), bytes (Action::bytes), ranks (those of a
 /// collective), and issued: when the engine gave it to its stream, on which it begins behind the event before
 /// it. Begin and end are a GPU's own, where there is one, which is not held up to know them.
 class Trace {

@@ -17,12 +17,12 @@ inline constexpr device::Stream kReduceStream = device::Stream::urgent(1, "reduc
 /// do not wait for them.
 inline constexpr device::Stream kAllReduceStream = device::Stream::urgent(2, "all_reduce");
 /// From the host to the device.
-inline constexpr device::Stream kCopyStream = device::Stream::other(0, "copy");
+inline constexpr device::Stream kH2dStream = device::Stream::other(0, "h2d");
 /// From the device to the host: a link carries both directions at once.
-inline constexpr device::Stream kCopyOutStream = device::Stream::other(1, "copy_out");
+inline constexpr device::Stream kD2hStream = device::Stream::other(1, "d2h");
 
 /// Passes over gradients that are complete, while others are computed, and copies of the state that is saved.
-inline constexpr device::Stream kBesideStream = device::Stream::other(2, "beside");
+inline constexpr device::Stream kSideStream = device::Stream::other(2, "side");
 
 /// Of all collectives over replicas, so that they need one communicator.
 /// @param apart fsdp.all_reduce_stream @param shards ranks of a shard group: where there is one, nothing else is reduced meanwhile
@@ -31,8 +31,13 @@ constexpr device::Stream replicas_stream(bool apart, int shards) {
 }
 
 /// Each at its number.
-inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {
-    device::Stream::compute, kUnshardStream, kReduceStream,       kAllReduceStream, kCopyStream,
-    kCopyOutStream,          kBesideStream,  device::Stream::host};
+inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {device::Stream::compute,
+                                                                             kUnshardStream,
+                                                                             kReduceStream,
+                                                                             kAllReduceStream,
+                                                                             kH2dStream,
+                                                                             kD2hStream,
+                                                                             kSideStream,
+                                                                             device::Stream::host};
 
 }  // namespace llampi::fsdp

@@ -63,7 +63,7 @@
 //   actions [{op, stream, waits, operands [{buffer, slot, access, bytes}], ...}]
 //       in order, their numbers count from 0; `waits` are numbers of actions, `buffer` an index into buffers,
 //       `access` one of read, write, both, reserve. `seconds`, of the action alone, where speeds were given. As far as they
-//       apply: layer, layer_name, unit, unit_name, micro_batch, pass, cargo, ranks, bytes
+//       apply: layer, layer_name, unit, unit_name, micro_batch, pass, payload, ranks, bytes
 //   buffers [{purpose, name, arena, dtype, rows, cols, bytes, kept, offset, live [[first, last]]}]
 //       `live` are actions during which a buffer that is not kept holds something
 #pragma once

@@ -171,7 +171,7 @@ class Builder {
 
   void emit_inputs(int m) {
     const auto& lasting = list_.program.persistent;
-    Action copy{.op = Op::h2d, .stream = kCopyStream, .micro_batch = m, .payload = CopyPayload::inputs};
+    Action copy{.op = Op::h2d, .stream = kH2dStream, .micro_batch = m, .payload = CopyPayload::inputs};
     if (spec_.stages_inputs) copy.operands.push_back(read_of(lasting.host_inputs.at(m)));
     copy.operands.push_back(write_of(lasting.inputs.at(m)));
     copy.bytes = list_.bytes_of(lasting.inputs[m]);
@@ -183,7 +183,7 @@ class Builder {
       const int s = schedule_.host_stays[i].layer;
       copied_out_[i] = list_.push(
           {.op = Op::d2h,
-           .stream = kCopyOutStream,
+           .stream = kD2hStream,
            .layer = s,
            .micro_batch = schedule_.events[e].micro_batch,
            .payload = CopyPayload::residual,
@@ -201,7 +201,7 @@ class Builder {
       const BufferId returned = list_.buffers.returned_activation(s);
       copied_back_[i] =
           list_.push({.op = Op::h2d,
-                      .stream = kCopyStream,
+                      .stream = kH2dStream,
                       .layer = s,
                       .micro_batch = schedule_.events[e].micro_batch,
                       .payload = CopyPayload::residual,
@@ -247,7 +247,7 @@ class Builder {
     if (plan.uploaded) {
       const BufferId whole = list_.buffers.unsharded(unit, pass);
       arrival = list_.push({.op = Op::h2d,
-                            .stream = kCopyStream,
+                            .stream = kH2dStream,
                             .unit = unit,
                             .micro_batch = micro_batch,
                             .payload = CopyPayload::shard,

@@ -120,7 +120,7 @@ class UpdateBuilder {
   Action copy_of(Op op, int unit, CopyPayload payload,
                  const std::vector<std::pair<BufferId, BufferId>>& copies, std::vector<int> waits) const {
     Action copy{.op = op,
-                .stream = op == Op::h2d ? kCopyStream : kCopyOutStream,
+                .stream = op == Op::h2d ? kH2dStream : kD2hStream,
                 .unit = unit,
                 .payload = payload,
                 .waits = std::move(waits)};
@@ -221,7 +221,7 @@ void emit_largest(Emission& list, int unit, int complete) {
   const Part own{.offset = kNormScalars + unit, .rows = 1, .cols = 1};
   list.last_largest =
       list.push({.op = Op::largest,
-                 .stream = kBesideStream,
+                 .stream = kSideStream,
                  .unit = unit,
                  .operands = {read_of(list.buffers.all_reduced_gradient(unit), Slot::gradient),
                               write_of(list.program.persistent.norm_scalars, Slot::norm_scalars, own)},

@@ -109,8 +109,8 @@ struct Executor::Running {
 
 bool Executor::run(const BoundProgram& bound, const RunInputs& inputs) {
   const bool complete = issue_all(bound, inputs, Issue::run);
-  wait_for_device(kCopyStream);
-  wait_for_device(kCopyOutStream);
+  wait_for_device(kH2dStream);
+  wait_for_device(kD2hStream);
   return complete;
 }
 

@@ -31,8 +31,8 @@ void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device:
     std::vector<std::byte> cast(static_cast<std::size_t>(shard.bytes()));
     host.run(
         device::op::Cast{.source = master, .destination = {cast.data(), shard.dtype, 1, shard.elements()}});
-    device.upload(shard, cast.data(), kCopyStream);
-    device.synchronize(kCopyStream);
+    device.upload(shard, cast.data(), kH2dStream);
+    device.synchronize(kH2dStream);
   }
   device.wait(gathers_on, device.record(device::Stream::compute));
   std::vector<std::unique_ptr<comm::Work>> gathers;

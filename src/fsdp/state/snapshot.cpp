@@ -6,14 +6,14 @@ namespace llampi::fsdp {
 
 // On the stream beside the computation: what a step copies out does not stand behind it.
 void Snapshot::take(const CompiledModel& compiled, const StateViews& views, Arenas& arenas) {
-  for (const auto stream : {device::Stream::compute, kCopyStream})
-    device_.wait(kBesideStream, device_.record(stream));
+  for (const auto stream : {device::Stream::compute, kH2dStream})
+    device_.wait(kSideStream, device_.record(stream));
   for (const auto& [from, to] : views.snapshot_copies()) {
     arenas.mark_used(compiled.evaluation[to]);
     // The device's own copy: it also takes what is kept in host memory.
-    device_.download(views.at(to).data, from, kBesideStream);
+    device_.download(views.at(to).data, from, kSideStream);
   }
-  copied_ = device_.record(kBesideStream);
+  copied_ = device_.record(kSideStream);
   pending_ = true;
 }
 

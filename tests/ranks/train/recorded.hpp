@@ -41,8 +41,8 @@ inline Events read_trace(const std::filesystem::path& file) {
     const auto& args = json["args"];
     TraceEvent e;
     e.op = json["cat"], e.name = json["name"];
-    e.pass = args.value("pass", ""), e.cargo = args.value("cargo", "");
-    e.unit = args.value("unit", -1), e.layer = args.value("stage", -1);
+    e.pass = args.value("pass", ""), e.cargo = args.value("payload", "");
+    e.unit = args.value("unit", -1), e.layer = args.value("layer", -1);
     e.micro_batch = args.value("micro_batch", -1), e.stream = json["tid"];
     e.bytes = args.value("bytes", std::int64_t{0});
     e.ranks = args.value("ranks", std::vector<int>());

@@ -203,7 +203,7 @@ TEST_F(Plan, ListsActionsWithTheirOperands) {
   const Ending ending = plan(options + "--actions");
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_THAT(ending.out, ::testing::StartsWith(plan(options).out));
-  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy        h2d inputs mb0\n"
+  EXPECT_THAT(ending.out, HasSubstr("\n     0  h2d         h2d inputs mb0\n"
                                     "        write   output             inputs #"));
   EXPECT_THAT(ending.out, HasSubstr("unshard     unshard mb0 unit 1 (model.layers.0) bwd, after "));
   EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));

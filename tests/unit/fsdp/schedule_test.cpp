@@ -385,7 +385,7 @@ TEST_P(EveryList, OnGpusTheLargestGradientIsFoundBesideTheBackwardPass) {
   std::map<int, int> found;
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::largest) {
-      EXPECT_EQ(at(i).stream, kBesideStream);
+      EXPECT_EQ(at(i).stream, kSideStream);
       EXPECT_TRUE(found.emplace(at(i).unit, i).second);
     }
   }
