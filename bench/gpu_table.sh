@@ -128,7 +128,7 @@ for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "
 run --seq-len "$longest" --tuning 0 "${short[@]}"
 run --seq-len "$longest" --graph 0 "${short[@]}"
 run --seq-len "$longest" --state float32 "${short[@]}"
-run --seq-len "$longest" --attention own "${short[@]}"
+run --seq-len "$longest" --attention native "${short[@]}"
 run --seq-len "$longest" --documents 4 "${short[@]}"
 
 # ---- the tables and how they came about ----

@@ -10,8 +10,9 @@ namespace llampi::bench {
 namespace {
 
 device::GpuAttention attention_of(const std::string& name) {
-  return name == "cudnn" ? device::GpuAttention::cudnn
-                         : (name == "own" ? device::GpuAttention::own : device::GpuAttention::automatic);
+  return name == "cudnn"
+             ? device::GpuAttention::cudnn
+             : (name == "native" ? device::GpuAttention::native : device::GpuAttention::automatic);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ po::options_description describe(Options& o) {
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
   add("product", value(o.product), "products of blocks, as fsdp.product_dtype: auto or fp8");
-  add("attention", value(o.attention), "auto, cudnn, own");
+  add("attention", value(o.attention), "auto, cudnn, native");
   add("deterministic", value(o.deterministic), "");
   add("attention-workspace", value(o.attention_workspace), "MiB for deterministic attention; -1: what fits");
   add("graph", value(o.graph), "replay captured steps, but while operations are timed");
@@ -86,7 +86,7 @@ void check(const Options& o) {
   require_one_of("state", o.state, {"bfloat16", "float32"});
   require_one_of("gradient", o.gradient, {"float32", "bfloat16"});
   require_one_of("product", o.product, {"auto", "fp8"});
-  require_one_of("attention", o.attention, {"auto", "cudnn", "own"});
+  require_one_of("attention", o.attention, {"auto", "cudnn", "native"});
   if (std::min({o.hidden, o.feed_forward, o.query_heads, o.key_value_heads, o.vocabulary, o.seq_len, o.tokens,
                 o.documents, o.square, std::int64_t{o.micro_batches}, std::int64_t{o.steps},
                 std::int64_t{o.threads}}) < 1 ||

@@ -32,7 +32,7 @@ struct Options {
   std::string state = "bfloat16";      ///< master parameters and moments: bfloat16 or float32
   std::string gradient = "float32";    ///< sharded gradients: float32 or bfloat16
   std::string product = "auto";        ///< as fsdp.product_dtype: auto or fp8
-  std::string attention = "auto";      ///< auto, cudnn, own
+  std::string attention = "auto";      ///< auto, cudnn, native
   bool deterministic = true;
   std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
   bool graph = true;                      ///< steps are captured and replayed, as run.cuda_graph = auto

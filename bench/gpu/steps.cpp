@@ -41,7 +41,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   fsdp::EngineOptions options = engine_options(model, machine, o);
   const device::GpuProperties& gpu = machine.properties;
   const bool keeps_dp =
-      machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "own";
+      machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "native";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
   if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
   const int local_ranks = world.topology().local_ranks;

@@ -28,8 +28,8 @@ constexpr const char* kBenchUsage =
 Measures how fast this machine trains the configured model: whole steps on random tokens by phase and,
 with several ranks, with each strategy; matrix products, attention and memory-bound operations alone;
 collectives, with bandwidths as nccl-tests define them; with --folder, saving and loading a checkpoint.
-Each time is the shortest of some, of the slowest rank. Takes the keys of `llampi train` from the same
-places, and reads only the model's config.json: no data, no weights.
+Each time is the shortest of several repetitions, on the slowest rank. Takes the same keys as
+`llampi train`, from the same places, and reads only the model's config.json: no data, no weights.
 )";
 
 struct BenchRequest {
@@ -44,7 +44,7 @@ std::vector<Option> options_of(BenchRequest& r) {
       {"json", &r.json, "file to write the result to, for --compare", {.name = "FILE"}},
       {"compare",
        &r.compare,
-       "file of an earlier --json: also print the ratio of each time to it",
+       "file of an earlier --json: also print how much faster or slower each row is than there",
        {.name = "FILE"}},
       {"calibrate",
        &r.calibrate,

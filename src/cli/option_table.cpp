@@ -110,7 +110,8 @@ Table lora_options(train::Config& c) {
        {.range = kDropout}},
       {"lora.targets",
        &c.lora.targets,
-       "linear maps that get an adapter: a regular expression searched in their names; proj: all of the blocks",
+       "linear maps that get an adapter: a regular expression searched in their names. q_proj|v_proj: two of each "
+       "attention; proj: all linear maps of the blocks",
        {.name = "REGEX"}},
       {"lora.scaling", one_of(c.lora.scaling),
        "scaling factor of adapters. standard: alpha / rank; rslora: alpha / sqrt(rank)"},
@@ -120,7 +121,8 @@ Table lora_options(train::Config& c) {
       {"lora.weights",
        spelled_weights(c.lora.weights),
        "initial adapters: random (A uniform, B zero), a folder that PEFT or llampi export --adapter wrote, a checkpoint of a "
-       "run with lora.rank, or its run folder. Rank, alpha, scaling and linear maps must be those of the keys",
+       "run with lora.rank, or its run folder. Rank, alpha, scaling and linear maps of the adapters must equal "
+       "lora.rank, lora.alpha, lora.scaling and lora.targets",
        {.name = "random|FOLDER|FILE"}},
   };
 }

@@ -21,6 +21,7 @@
 #include "cli/option_table.hpp"
 #include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/train/renamed_values.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -190,7 +191,8 @@ void check(const train::Config& c, Purpose purpose) {
 }
 
 /// The later ones of `sources` win.
-train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {
+train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train,
+                    const Log& log = {}) {
   std::map<std::string, Setting> winners;
   for (const auto& source : sources) {
     for (const auto& setting : source) winners[setting.key] = setting;
@@ -199,8 +201,14 @@ train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose pu
   for (const auto& option : option_table(config)) {
     const auto winner = winners.find(option.key);
     if (winner == winners.end()) continue;
-    refuse_what_ini_cannot_hold(winner->second);
-    assign(option, winner->second);
+    Setting setting = winner->second;
+    refuse_what_ini_cannot_hold(setting);
+    setting.value = train::current_value(setting.key, setting.value);
+    if (setting.value != winner->second.value) {
+      log.warning("{} = {} ({}) is now called {}; the next version will refuse the old name", setting.key,
+                  winner->second.value, setting.where, setting.value);
+    }
+    assign(option, setting);
   }
   check(config, purpose);
   return config;
@@ -246,7 +254,7 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
   if (on_command_line != nullptr) {
     for (const auto& setting : line.settings) on_command_line->insert(setting.key);
   }
-  return build(sources, purpose);
+  return build(sources, purpose, log);
 }
 
 std::string to_ini(const train::Config& config, const std::set<std::string>* given) {

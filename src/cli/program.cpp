@@ -74,7 +74,8 @@ const std::vector<Command>& commands() {
       {"top", "watch runs in the terminal", top_command, top_manual},
       {"report", "show a run, or compare several, as one HTML page", report_command, report_manual},
       {"bench", "measure how fast this machine trains", bench_command, bench_manual},
-      {"check", "check that this machine computes correctly", check_command, check_manual},
+      {"check", "check the arithmetic of this machine and, with a configuration, what a long run needs",
+       check_command, check_manual},
       {"completion", "print shell completion for bash, zsh or fish", completion_command, completion_manual},
       {"man", "print the manual page", man_command, man_manual},
   };

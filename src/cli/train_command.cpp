@@ -36,10 +36,11 @@ LLAMPI_TRAIN_STEPS), then from the configuration file; otherwise they have their
 option is given twice, the last one is used. Whole numbers can be written as 1e9. The resolved
 configuration is written to config.ini in run.dir; --config accepts that file.
 
-SIGUSR1, SIGTERM, SIGINT or a file named stop in run.dir stop the run after at most two more steps or, where
-steps take half a second or more, before the next micro-batch: it saves a checkpoint and exits with status 75; the
-same command continues it. Under mpirun, send SIGUSR1 to mpirun, which forwards it. After SIGTERM or
-Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, even if the checkpoint is not complete.
+To stop a run early, send it SIGUSR1, SIGTERM or SIGINT, or create a file named stop in run.dir. The run
+saves a checkpoint and exits with status 75; the same command continues it. It stops after at most two more
+steps. If steps take half a second or more, it stops before the next micro-batch. Under mpirun, send
+SIGUSR1 to mpirun, which forwards it. After SIGTERM or Ctrl-C, Open MPI's mpirun kills the ranks about two
+seconds later, even if the checkpoint is not complete.
 
 Exit status: 0 success, 1 internal or system error, 2 invalid input (see the line that starts with
 "llampi:"), 75 stopped early with a checkpoint.

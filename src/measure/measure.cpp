@@ -27,7 +27,7 @@ std::string key_of(const comm::Compute& compute) {
 }
 
 plan::AttentionKernels attention_of(const train::Config& config, bool on_gpu) {
-  if (!on_gpu || config.run.attention == device::GpuAttention::own) return plan::AttentionKernels::native;
+  if (!on_gpu || config.run.attention == device::GpuAttention::native) return plan::AttentionKernels::native;
   return config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
 }
 

@@ -3,6 +3,7 @@
 #include "llampi/measure/result.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "llampi/core/error.hpp"
@@ -20,6 +21,18 @@ const Row* find(const Result& result, const std::string& group, const std::strin
   return found == result.rows.end() ? nullptr : &*found;
 }
 
+/// Four digits of a rate, tokens/s as everywhere else.
+std::string shown_rate(const Row& row) {
+  return row.rate < 1000 ? fmt::format("{:.4g}", row.rate) : with_separators(std::llround(row.rate));
+}
+
+/// "+25.0 % time, slower".
+std::string change_of_time(double then, double now) {
+  const double percent = then > 0 ? 100 * (now / then - 1) : 0;
+  if (std::abs(percent) < 0.05) return "same time";
+  return fmt::format("{:+.1f} % time, {}", percent, percent > 0 ? "slower" : "faster");
+}
+
 }  // namespace
 
 std::string format(const Result& result) {
@@ -31,7 +44,7 @@ std::string format(const Result& result) {
     if (row.group == "operation") continue;  // for calibration, and in the file
     if (row.group != group) text += fmt::format("\n{}\n", group = row.group);
     text += fmt::format("  {:<52}{:>12.4f} ms", row.name, row.seconds * 1e3);
-    if (!row.unit.empty()) text += fmt::format("{:>14.4g} {}", row.rate, row.unit);
+    if (!row.unit.empty()) text += fmt::format("{:>14} {}", shown_rate(row), row.unit);
     if (row.bus_rate > 0) text += fmt::format(", bus bandwidth {:.4g} GB/s", row.bus_rate);
     if (row.group == "step" && first_step != nullptr)
       text += fmt::format(", {:.3f} times {}", row.rate / first_step->rate, first_step->name);
@@ -90,14 +103,14 @@ Result from_json(const std::string& text, const std::string& file) {
 
 std::string format_comparison(const Result& now, const Result& then) {
   std::string text =
-      fmt::format("{:<12}{:<52}{:>12}{:>12}{:>10}\n", "", "milliseconds", "then", "now", "ratio");
+      fmt::format("{:<12}{:<52}{:>12}{:>12}  {}\n", "", "milliseconds", "then", "now", "change");
   for (const auto& row : now.rows) {
     const Row* before = find(then, row.group, row.name);
     if (before == nullptr || row.seconds <= 0) continue;
-    text += fmt::format("{:<12}{:<52}{:>12.4f}{:>12.4f}{:>10.3f}\n", row.group, row.name,
-                        before->seconds * 1e3, row.seconds * 1e3, before->seconds / row.seconds);
+    text += fmt::format("{:<12}{:<52}{:>12.4f}{:>12.4f}  {}\n", row.group, row.name, before->seconds * 1e3,
+                        row.seconds * 1e3, change_of_time(before->seconds, row.seconds));
   }
-  return text + "ratio: above 1 where it is faster now\n";
+  return text;
 }
 
 }  // namespace llampi::measure

@@ -69,7 +69,9 @@ void check_together(const Config& c) {
 }
 
 /// Whether deterministic gradients of attention may be cuDNN's.
-bool keeps_dp(const Config& c) { return c.run.deterministic && c.run.attention != device::GpuAttention::own; }
+bool keeps_dp(const Config& c) {
+  return c.run.deterministic && c.run.attention != device::GpuAttention::native;
+}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "llampi/core/text.hpp"
+#include "llampi/train/renamed_values.hpp"
 
 namespace llampi::train {
 namespace {
@@ -60,7 +61,7 @@ RunText read_run_text(const std::string& text) {
   RunText result;
   for_each_line(text, [&](const std::string& key, const std::string& value, const std::string& line) {
     if (!key.empty()) {
-      result.values[key] = value;
+      result.values[key] = current_value(key, value);
     } else if (line.starts_with(kNote)) {
       read_note(line, result);
     }

@@ -107,7 +107,7 @@ TEST_F(GpuDevice, DescribesItself) {
   EXPECT_TRUE(text.find("cuBLASLt") != std::string::npos ||
               text.find("emulated products") != std::string::npos)
       << text;
-  EXPECT_NE(text.find("attention own"), std::string::npos) << text;
+  EXPECT_NE(text.find("attention native"), std::string::npos) << text;
 }
 
 TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
@@ -155,7 +155,7 @@ TEST_F(GpuDevice, HasNoMoreMultiprocessorsThanItHas) {
 
 TEST_F(GpuDevice, RanksThatHaveItShareWhatIsThere) {
   std::string why;
-  const auto shared = make_gpu({.attention = device::GpuAttention::own, .ranks = 2}, why);
+  const auto shared = make_gpu({.attention = device::GpuAttention::native, .ranks = 2}, why);
   ASSERT_NE(shared, nullptr) << why;
   const std::int64_t alone = device().available_bytes(1);
   EXPECT_GT(alone, 0);

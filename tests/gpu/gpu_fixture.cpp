@@ -7,7 +7,7 @@ std::unique_ptr<GpuTest::Suite> GpuTest::suite_;
 
 void GpuTest::SetUpTestSuite() {
   suite_ = std::make_unique<Suite>();
-  suite_->device = make_gpu({.attention = device::GpuAttention::own}, suite_->why);
+  suite_->device = make_gpu({.attention = device::GpuAttention::native}, suite_->why);
   if (!suite_->device) return;
   const std::int64_t bytes = suite_->device->sizes().shared_workspace();
   suite_->workspace = suite_->device->allocate(bytes);

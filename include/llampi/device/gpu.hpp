@@ -50,11 +50,11 @@ constexpr auto word_table(DeviceChoice) {
       {{DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}});
 }
 
-/// Which attention kernels a GPU uses. automatic: cuDNN's where they can do it, else the program's own.
-enum class GpuAttention : std::uint8_t { automatic, cudnn, own };
+/// Which attention kernels a GPU uses. automatic: cuDNN's where they can do it, else the program's native ones.
+enum class GpuAttention : std::uint8_t { automatic, cudnn, native };
 constexpr auto word_table(GpuAttention) {
   return std::to_array<Word<GpuAttention>>(
-      {{GpuAttention::automatic, "auto"}, {GpuAttention::cudnn, "cudnn"}, {GpuAttention::own, "own"}});
+      {{GpuAttention::automatic, "auto"}, {GpuAttention::cudnn, "cudnn"}, {GpuAttention::native, "native"}});
 }
 
 struct GpuOptions {

@@ -19,7 +19,7 @@ struct RunText {
   std::string note(const std::string& key) const;
 };
 
-/// Lines that are not a section, `key = value` or a note are ignored.
+/// Lines that are not a section, `key = value` or a note are ignored. Values have their current names (renamed_values.hpp).
 RunText read_run_text(const std::string& text);
 
 /// `text` with another value of a key that it holds; unchanged where it does not.

@@ -61,7 +61,7 @@ CudaDevice::CudaDevice(const GpuOptions& options)
       options.deterministic, options.tf32,
       fmt::format("{}, driver {}.{}", properties_.name, driver / 1000, driver % 1000 / 10),
       options.product_sms);
-  if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);
+  if (options.attention != GpuAttention::native) cudnn_ = make_cudnn_attention(options.deterministic);
   if (options.attention == GpuAttention::cudnn && !cudnn_)
     throw_user_error(
         "attention by cuDNN is asked for, but this program was built without cuDNN's C++ frontend");
@@ -90,7 +90,7 @@ cudaStream_t CudaDevice::stream(Stream stream) const {
 
 std::string CudaDevice::describe() const {
   return fmt::format("{} ({}), {}, attention {}", properties_.name, bus_id(options_.gpu),
-                     product_library_version(), cudnn_ ? cudnn_->describe() : "own");
+                     product_library_version(), cudnn_ ? cudnn_->describe() : "native");
 }
 
 // ---- memory

@@ -124,7 +124,7 @@ class CudaDevice final : public Device, public CudaInterop {
   /// Whether cuDNN does this direction of attention, for which its graphs are then built.
   template <class Attention>
   bool cudnn_supports(const Attention& o) {
-    return cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
+    return cudnn_ && options_.attention != GpuAttention::native && cudnn_->supports(o);
   }
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// What the products above have of their adapters, after the product itself; low_rank.hpp.

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 /// What a GPU of compute capability `major`.0 says of [128, 128] = [128, 128] [128, 128]^T.
 std::string refusal(const char* major, Fp8Scaling scaling) {
   ::setenv("EMULATED_GPU_MAJOR", major, 1);
-  cuda::CudaDevice gpu({.attention = GpuAttention::own});
+  cuda::CudaDevice gpu({.attention = GpuAttention::native});
   ::unsetenv("EMULATED_GPU_MAJOR");
   const Memory memory = gpu.allocate(128 * 128 * 4);
   const Tensor matrix{memory.data(), DType::float8_e4m3fn, 128, 128};

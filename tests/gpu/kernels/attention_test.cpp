@@ -60,7 +60,7 @@ Results reference(const Inputs& in, DType dtype) {
 /// By the own kernels on a GPU whose blocks have so much shared memory. Outputs are NaN before.
 Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
   using namespace device::cuda;
-  device::cuda::CudaDevice device({.attention = device::GpuAttention::own});
+  device::cuda::CudaDevice device({.attention = device::GpuAttention::native});
   Session s(device, dtype);
   const device::Batch batch = s.batch(in.layout);
   const std::int64_t tokens = in.layout.tokens();

@@ -8,8 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "cli/option_table.hpp"
+#include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
 #include "unit/cli/expect_user_error.hpp"
 
@@ -447,6 +450,32 @@ TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
     if (value.empty()) continue;
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
   }
+}
+
+// Until the next version.
+TEST_F(OptionsTest, AcceptTheOldNameOfAValueAndSayTheNewOne) {
+  std::vector<std::string> lines;
+  const auto resolved = [&](const Arguments& arguments) {
+    lines.clear();
+    return cli::resolve_config(arguments, Log([&](const std::string& line) { lines.push_back(line); }),
+                               Purpose::train, {});
+  };
+  for (const char* old : {"own", "OWN"}) {
+    const auto config = resolved(with_required({std::string("--run.attention=") + old}));
+    EXPECT_EQ(config.run.attention, device::GpuAttention::native);
+    EXPECT_EQ(
+        lines,
+        std::vector<std::string>{fmt::format(
+            "warning: run.attention = {} (command line) is now called native; the next version will refuse "
+            "the old name",
+            old)});
+    EXPECT_NE(to_ini(config).find("attention = native\n"), std::string::npos);
+  }
+  EXPECT_EQ(resolved(with_required({"--run.attention=native"})).run.attention, device::GpuAttention::native);
+  EXPECT_TRUE(lines.empty());
+  // A checkpoint of the older version: the same value, silently.
+  EXPECT_EQ(train::read_run_text("[run]\nattention = own\ndir = own\n").value("run.attention"), "native");
+  EXPECT_EQ(train::read_run_text("[run]\nattention = own\ndir = own\n").value("run.dir"), "own");
 }
 
 }  // namespace

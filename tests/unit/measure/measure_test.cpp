@@ -81,8 +81,9 @@ TEST(BenchResult, IsComparedRowByRow) {
   now.rows[0].seconds /= 2;
   now.rows[1].name = "another";
   const std::string text = format_comparison(now, then);
-  EXPECT_THAT(text, HasSubstr("     2.000\n"));
-  EXPECT_THAT(text, HasSubstr("     1.000\n"));
+  EXPECT_THAT(text, HasSubstr("  -50.0 % time, faster\n"));
+  EXPECT_THAT(text, HasSubstr("  same time\n"));
+  EXPECT_THAT(format_comparison(then, now), HasSubstr("  +100.0 % time, slower\n"));
   EXPECT_THAT(text, ::testing::Not(HasSubstr("another")));
 }
 
