@@ -24,8 +24,8 @@ fail() {
 
 env -u LLAMPI -u RANKS scripts/finetune-example.sh | tee output
 
-# Commands of several lines as one; the number of steps may be another.
-sed -E ':a; /\\$/ { N; s/ *\\\n */ /; ba }' "$source_dir/docs/fine-tuning.md" | grep -E '^(build|mpirun).*sums' |
+# Without what prepares a test of the page; commands of several lines as one; the number of steps may be another.
+sed '/^<!-- setup/,/^-->/d' "$source_dir/docs/fine-tuning.md" | sed -E ':a; /\\$/ { N; s/ *\\\n */ /; ba }' | grep -E '^(build|mpirun).*sums' |
     sed 's/^/    /' >shown
 grep -E '^    (build|mpirun)' output >printed
 diff <(sed -E 's/step-[0-9]+/step-N/' shown) <(sed -E 's/step-[0-9]+/step-N/' printed) >&2 || fail "docs/fine-tuning.md shows other commands"
