@@ -39,7 +39,7 @@ for version in "$source_dir"/tests/fixtures/version_*; do
     cp -r "$version" "$folder/files"
     cd "$folder/files"
     checkpoint=run/checkpoints/step-00000004.h5
-    "$llampi" inspect tokens.h5 | grep -q 3300 || fail "the token file"
+    "$llampi" inspect tokens.h5 | grep -q 3,300 || fail "the token file"
     "$llampi" inspect "$checkpoint" --verify | tee inspected
     "$llampi" plan --config run/config.ini --ranks 2 >planned || fail "the plan"
 
