@@ -283,9 +283,10 @@ TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
 
 TEST(H200Rows, AreThoseOfAnH100WithFasterMemory) {
   std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h200_rows.json");
+  const Json file_of_rows = Json::parse(stream);
   const MachineSpeed machine = read_machine("h200");
   int predicted = 0;
-  for (const auto& row : Json::parse(stream)["steps"]) {
+  for (const auto& row : file_of_rows["steps"]) {
     const MeasuredStep step(row);
     const double seconds = seconds_of(step.sum(), costs_of(machine, 1, step.work));
     const double error = seconds * 1e3 / row["milliseconds"].get<double>() - 1;
