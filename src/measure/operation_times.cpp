@@ -41,8 +41,10 @@ OperationTimer::OperationTimer(device::Device& device, plan::AttentionKernels at
                                        device::op::FinishNorm>;
                     },
                     operation),
+                .overlaps = device_.runs_beside_host() && !(stream == device::Stream::compute),
                 .begin = device_.record_timed(stream),
                 .end = {}};
+    if (timed.overlaps) timed.name += fmt::format(" on {}", stream.name());
     issue();
     timed.end = device_.record_timed(stream);
     timed_.push_back(std::move(timed));
@@ -57,6 +59,7 @@ std::map<std::string, OperationTime> OperationTimer::take() {
     OperationTime& entry = times[timed.name];
     entry.amounts = timed.amounts;
     entry.optimizes = timed.optimizes;
+    entry.overlaps = timed.overlaps;
     entry.seconds += seconds;
     ++entry.calls;
   }

@@ -17,6 +17,7 @@ struct OperationTime {
   double seconds = 0;   ///< of all calls
   int calls = 0;
   bool optimizes = false;  ///< gradient norm and update
+  bool overlaps = false;   ///< on a stream of its own, in parallel with those of the compute stream
 };
 
 /// Times all operations of a device while it lives: with events, so that a GPU is not held up.
@@ -34,7 +35,7 @@ class OperationTimer {
   struct Timed {
     std::string name;
     plan::Terms amounts;
-    bool optimizes;
+    bool optimizes, overlaps;
     device::Event begin, end;
   };
   device::Device& device_;

@@ -89,9 +89,13 @@ class Training {
   int steps_ = 0;
 };
 
-const char* phase_of(const plan::Terms& amounts, bool optimizes) {
+constexpr const char* kOverlapped = "in parallel with these";
+
+const char* phase_of(const OperationTime& time) {
   using plan::Term;
-  if (optimizes) return "gradient norm and optimizer";
+  if (time.overlaps) return kOverlapped;
+  if (time.optimizes) return "gradient norm and optimizer";
+  const plan::Terms& amounts = time.amounts;
   for (const Term term : {Term::product_float32, Term::product_half, Term::product_fp8}) {
     if (amounts[term] > 0) return "matrix products, with what is fused";
   }
@@ -111,12 +115,12 @@ void measure_phases(const Bench& bench, Training& training) {
     const double seconds = training.step();
     auto times = timer.take();
     double sum = 0;
-    for (const auto& [name, time] : times) sum += time.seconds;
+    for (const auto& [name, time] : times) sum += time.overlaps ? 0 : time.seconds;
     if (i > 0 && sum >= best_sum) continue;
     best = std::move(times), best_sum = sum, step_seconds = seconds;
   }
   std::map<std::string, double> phases;
-  for (const auto& [name, time] : best) phases[phase_of(time.amounts, time.optimizes)] += time.seconds;
+  for (const auto& [name, time] : best) phases[phase_of(time)] += time.seconds;
   for (const char* phase : {"matrix products, with what is fused", "attention", "other operations",
                             "gradient norm and optimizer"})
     bench.rows.push_back(
@@ -125,7 +129,12 @@ void measure_phases(const Bench& bench, Training& training) {
                         .name = "between operations, and waiting",
                         .seconds = bench.slowest(std::max(0.0, step_seconds - best_sum)),
                         .unit = {}});
+  if (phases.contains(kOverlapped)) {
+    bench.rows.push_back(
+        {.group = "phase", .name = kOverlapped, .seconds = bench.slowest(phases[kOverlapped]), .unit = {}});
+  }
   for (const auto& [name, time] : best) {
+    if (time.overlaps) continue;  // how long it takes depends on what it runs in parallel with
     bench.rows.push_back({.group = "operation",
                           .name = name,
                           .seconds = bench.slowest(time.seconds / time.calls),
