@@ -132,22 +132,3 @@ check on_two --machine none.json
 [[ $(grep -c '^llampi: ' <<<"$output") == 1 && $output == *none.json* ]] || complain "one sentence"
 rm other.json
 expect_nothing_left
-
-# Rank 1 computes as on an older processor, and shares its core with a process that comes first. Where other jobs slow
-# rank 0 down as well, this is tried again.
-if [[ $("$llampi" --version) == *oneDNN*AVX-512* ]]; then
-    cores=$(taskset --cpu-list --pid $$)
-    last=${cores##*[!0-9]}
-    taskset --cpu-list "$last" bash -c 'while :; do :; done' &
-    busy=$!
-    trap 'kill "$busy"' EXIT
-    for ((attempt = 1; attempt <= 3; ++attempt)); do
-        check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : \
-            -n 1 -x DNNL_MAX_CPU_ISA=AVX2 nice -n 5 taskset --cpu-list "$last" \
-            "$llampi" check "${keys[@]}" --skip-arithmetic
-        ((status == 1)) || complain "a slow rank"
-        if grep -q "^FAIL  products .*rank 1" <<<"$output"; then break; fi
-    done
-    expect FAIL products "rank 1 on [^,]* is slow: a fixed matrix product takes [0-9.]+ times the median"
-    expect FAIL program "rank 1 on .* runs another program, .*: \"matrix products .*AVX2\" instead of \".*AVX-512\""
-fi
