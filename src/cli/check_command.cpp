@@ -38,9 +38,9 @@ With --config or any key of `llampi train`, on the ranks of the run, also checks
 this configuration depends on, and prints a line that begins with PASS, FAIL or SKIP for each check:
 whether all ranks have the same program, data and weights, slow ranks and slow links by name, four steps
 on one batch with a finite and falling loss, equal replicas, memory, disk space for the planned
-checkpoints, and a checkpoint that is saved and loaded. With --machine also collectives and tokens/s
-against what `llampi plan` predicts. Nothing of the run is changed. A line with FAIL says what is wrong,
-where, and what to do.
+checkpoints, a checkpoint that is saved and loaded, and whether saving takes too much of the time. With
+--machine also collectives and tokens/s against what `llampi plan` predicts. Nothing of the run is
+changed. A line with FAIL says what is wrong, where, and what to do.
 
 Exit status: 0 all checks passed, 1 a check failed, 2 invalid input.
 )";

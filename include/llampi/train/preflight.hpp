@@ -61,7 +61,7 @@ struct PreflightOptions {
 
 /// Checks what train() with this configuration would depend on, and changes nothing: in run.dir, or where it would be made, there
 /// is only a temporary folder meanwhile. Names of checks, in this order: program, data, weights, products, links, steps,
-/// replicas, memory, room, checkpoint. Collective; the result is the same on all ranks.
+/// replicas, memory, room, checkpoint, saving. Collective; the result is the same on all ranks.
 /// @throws UserError for what train() would refuse on all ranks
 PreflightResult preflight(comm::World& world, const Config& config, const ConfigTexts& texts,
                           const PreflightOptions& options, const Log& log);

@@ -15,8 +15,8 @@ namespace llampi::train {
 namespace {
 
 /// Of all checks, so that those that are not made are listed too.
-constexpr std::array kNames = {"program", "data",     "weights", "products", "links",
-                               "steps",   "replicas", "memory",  "room",     "checkpoint"};
+constexpr std::array kNames = {"program",  "data",   "weights", "products",   "links", "steps",
+                               "replicas", "memory", "room",    "checkpoint", "saving"};
 
 }  // namespace
 

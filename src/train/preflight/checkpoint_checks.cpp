@@ -105,7 +105,7 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
   return found.fits;
 }
 
-void check_round_trip(Checklist& list, const RunToSave& run, const fs::path& file, PreflightFigures& figures,
+bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& file, PreflightFigures& figures,
                       const Log& log) {
   comm::World& world = list.world();
   device::Device& device = run.device;
@@ -142,6 +142,47 @@ void check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
     figures.load_seconds = list.slowest(steady_seconds() - begin);
   });
   if (done) check_same_state(list, run, before, moments, figures);
+  return done;
+}
+
+PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
+  const double between = static_cast<double>(time.every) * time.step_seconds;
+  const double most = time.in_background ? kMostWriting : kMostWaiting;
+  const double share = time.save_seconds / (time.in_background ? between : between + time.save_seconds);
+  std::string text = fmt::format(
+      "a checkpoint takes {:.3g} s, and the {} between two checkpoints take {:.3g} s: ", time.save_seconds,
+      count(time.every, "step"), between);
+  text += time.in_background
+              ? fmt::format("it is written in the background during {:.1f} % of that time", 100 * share)
+              : fmt::format("saving is {:.1f} % of the time", 100 * share);
+  if (share <= most || time.save_seconds < kSavingDoesNotMatter) return {"saving", Verdict::pass, text};
+  const double enough =
+      time.save_seconds * (time.in_background ? 1 / most : 1 / most - 1) / time.step_seconds;
+  return {
+      "saving", Verdict::fail,
+      fmt::format(
+          "{}, more than {:.0f} %; set checkpoint.every to {} or more, {}or use a faster file system than that "
+          "of {}",
+          text, 100 * most, with_separators(std::llround(std::ceil(enough))),
+          time.in_background ? "" : "set checkpoint.async = true, ", folder)};
+}
+
+void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures& figures) {
+  const auto& settings = run.config.checkpoint;
+  if (settings.every == 0 || settings.every >= total_steps(run.config, run.state) - run.state.step) {
+    return list.skip(
+        "saving",
+        fmt::format("checkpoint.every = {}: the only checkpoint is that of the last step", settings.every));
+  }
+  const auto bytes = checkpoint::checkpoint_bytes(tensors_to_save(run.engine, settings.content), run.texts,
+                                                  file_settings(run.config));
+  const double part = static_cast<double>(bytes) / static_cast<double>(figures.checkpoint_bytes);
+  const auto check = judge_saving({.save_seconds = figures.save_seconds * part,
+                                   .step_seconds = figures.step_seconds,
+                                   .every = settings.every,
+                                   .in_background = settings.async},
+                                  run.config.run.dir);
+  check.verdict == Verdict::pass ? list.pass("saving", check.text) : list.fail("saving", check.text);
 }
 
 }  // namespace llampi::train

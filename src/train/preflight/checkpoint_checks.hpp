@@ -28,8 +28,24 @@ struct RunToSave {
 bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpoint::Refused>& refused,
                 std::int64_t& bytes);
 /// Saves the state as the run would, forgets it, loads it, and compares. Collective; the state is what it was, unless this fails.
+/// False if it could not be saved or loaded.
 /// @param file where nothing is yet; its folder is made @param figures has checkpoint_bytes, and takes the seconds
-void check_round_trip(Checklist& list, const RunToSave& run, const std::filesystem::path& file,
+bool check_round_trip(Checklist& list, const RunToSave& run, const std::filesystem::path& file,
                       PreflightFigures& figures, const Log& log);
+
+/// What saving costs a run.
+struct SavingTime {
+  double save_seconds = 0;  ///< of one checkpoint, as the run saves it
+  double step_seconds = 0;
+  std::int64_t every = 0;      ///< steps between two checkpoints
+  bool in_background = false;  ///< checkpoint.async
+};
+/// Training that stands still for more than kMostWaiting of the time fails, and so does writing in the background for more than
+/// kMostWriting of the time between two checkpoints. Less than kSavingDoesNotMatter seconds never do.
+inline constexpr double kMostWaiting = 0.1, kMostWriting = 0.5, kSavingDoesNotMatter = 1;
+/// @param folder that of the run
+PreflightCheck judge_saving(const SavingTime& time, const std::string& folder);
+/// The same of a run, after check_round_trip() and the steps.
+void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures& figures);
 
 }  // namespace llampi::train

@@ -132,7 +132,7 @@ class Preflight {
   std::vector<device::HostBatch> batches(fsdp::StepInputs& inputs);
   bool check_replicas();
   void check_memory();
-  void check_checkpoints(bool are_equal);
+  void check_checkpoints(bool steps_done, bool are_equal);
 
   comm::World& world_;
   const Config& config_;
@@ -189,26 +189,33 @@ void Preflight::check_all() {
   check_links(list_, compute_, figures_.links);
   if (!build()) return list_.skip_the_rest();
   bool are_equal = true;
-  if (check_steps()) {
+  const bool steps_done = check_steps();
+  if (steps_done) {
     are_equal = check_replicas();
   } else {
     list_.skip("replicas", "the steps failed");
   }
   check_memory();
-  check_checkpoints(are_equal);
+  check_checkpoints(steps_done, are_equal);
 }
 
-void Preflight::check_checkpoints(bool are_equal) {
+void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
   const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
                                           inputs_.train_file->notes().chat_template,
                                           adapter_text_of(inputs_, config_)};
   const RunToSave run{config_, *engine_, compute_.device(), state_, texts};
   const bool fits = check_room(list_, run, refused_, figures_.checkpoint_bytes);
-  if (!fits) return list_.skip("checkpoint", "there is no room for one");
-  if (!are_equal) return list_.skip("checkpoint", "replicas that differ cannot all get back what they had");
+  if (!fits || !are_equal) {
+    list_.skip("checkpoint",
+               !fits ? "there is no room for one" : "replicas that differ cannot all get back what they had");
+    return list_.skip("saving", "no checkpoint was saved");
+  }
   record_.set_phase("saves and loads a checkpoint");
-  check_round_trip(list_, run, checkpoint::checkpoint_path(folder_path_, state_.step + kSteps), figures_,
-                   log_);
+  if (!check_round_trip(list_, run, checkpoint::checkpoint_path(folder_path_, state_.step + kSteps), figures_,
+                        log_))
+    return list_.skip("saving", "no checkpoint was saved");
+  if (!steps_done) return list_.skip("saving", "the steps failed");
+  check_saving(list_, run, figures_);
 }
 
 /// What each rank reads, which train() would refuse if any rank cannot. A mistake on all ranks is the user's.

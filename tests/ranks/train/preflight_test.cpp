@@ -47,7 +47,7 @@ class Preflight : public Train {
       if (other.name == name || other.name == "products" || other.name == "links") continue;
       EXPECT_NE(other.verdict, Verdict::fail) << other.name << ": " << other.text;
     }
-    EXPECT_EQ(result.checks.size(), 10U);
+    EXPECT_EQ(result.checks.size(), 11U);
     expect_unchanged();
     return of(result, name).text;
   }
@@ -74,7 +74,7 @@ TEST_F(Preflight, FindsNothingWrongAndLeavesNothing) {
                                   .tell = [&](const PreflightCheck& check) { told.push_back(check.name); },
                                   .complain = {}});
     EXPECT_THAT(told, ::testing::ElementsAre("program", "data", "weights", "products", "links", "steps",
-                                             "replicas", "memory", "room", "checkpoint"));
+                                             "replicas", "memory", "room", "checkpoint", "saving"));
     const bool has_replicas = strategy == fsdp::Strategy::no_shard && world().size() > 1;
     for (const auto& check : result.checks) {
       if (check.name == "products" || check.name == "links") continue;

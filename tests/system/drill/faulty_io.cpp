@@ -2,7 +2,8 @@
 // Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
 // kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
-// of it, then kill), hang, flip (a bit of it: of a write, in the middle), or an error's name; errors go on from there.
+// of it, then kill), hang, slow (two seconds before it), flip (a bit of it: of a write, in the middle), or an error's name;
+// errors go on from there.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
 // the second word says; if there is a third, only once that file is there. FILE is read anew each time.
 #include <dlfcn.h>
@@ -81,6 +82,10 @@ auto injected(const char* name, const std::string& path, const Call& call, const
   }
   if (number > fault().number) return call();
   if (what == "flip") return flip();
+  if (what == "slow") {
+    ::sleep(2);
+    return call();
+  }
   if (what == "short") half();
   if (what == "killed") call();
   while (what == "hang") ::pause();

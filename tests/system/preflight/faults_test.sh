@@ -39,7 +39,7 @@ on_two() { mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic "$@"; }
 check "$llampi" check "${keys[@]}"
 ((status == 0)) || complain "nothing is wrong"
 for name in arithmetic program data products steps memory room checkpoint; do expect PASS $name ''; done
-for name in links replicas; do expect SKIP $name ''; done
+for name in links replicas saving; do expect SKIP $name ''; done
 expect_nothing_left
 
 # Each rank in a folder of its own, where the data is another file, or is not.
@@ -98,6 +98,17 @@ check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" c
 expect FAIL room "no room for all checkpoints of this run: .*; checkpoint.keep = 1 would fit"
 expect PASS checkpoint ''
 rmdir run
+
+# Checkpoints that take longer than the steps between them, on a disk that takes two seconds for one write; without it, less than a second is fine.
+check on_two --checkpoint.every=2
+expect_nothing_but_slow_ranks "saving in less than a second"
+expect PASS saving "a checkpoint takes [0-9.e-]+ s, and the 2 steps between two checkpoints take [0-9.e-]+ s: saving is [0-9.]+ % of the time"
+check env FAULTY_IO=0:write:1:slow LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --checkpoint.every=2 --skip-arithmetic
+((status == 1)) || complain "a slow disk"
+expect PASS checkpoint ''
+expect FAIL saving "a checkpoint takes [2-9][0-9.]* s, and the 2 steps between two checkpoints take .* s: saving is 9[0-9.]+ % of the time, more than 10 %; set checkpoint.every to [0-9,]+ or more, set checkpoint.async = true, or use a faster file system than that of run"
+check on_two
+expect SKIP saving "checkpoint.every = 0: the only checkpoint is that of the last step"
 
 # A disk that fails, and one that stores another bit than was written.
 check env FAULTY_IO=0:write:2:EIO LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic
