@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -91,7 +92,10 @@ void print_error(const std::string& message) {
 
 Log console_log(bool speaks, std::FILE* stream) {
   if (!speaks) return Log();
-  if (!is_terminal(stream)) return Log([stream](const std::string& line) { write(line + "\n", stream); });
+  if (!is_terminal(stream)) {
+    return Log([stream](const std::string& line) { write(line + "\n", stream); },
+               [stream](const std::string& line) { write(line + "  " + utc_now() + "\n", stream); });
+  }
   const auto terminal = std::make_shared<TerminalLines>(stream);
   return Log([terminal](const std::string& line) { terminal->info(line); },
              [terminal](const std::string& line) { terminal->progress(line); });

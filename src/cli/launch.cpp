@@ -17,7 +17,7 @@ struct Launcher {
   const char* size;  ///< variable: processes
   const char* rank;  ///< variable: number of this one
 };
-constexpr Launcher kOpenMpi{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"};
+constexpr Launcher kOpenMpi{"mpirun", kOpenMpiRanks, "OMPI_COMM_WORLD_RANK"};
 constexpr Launcher kSlurmStep{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"};
 constexpr Launcher kPmi{"the launcher", "PMI_SIZE", "PMI_RANK"};  // mpiexec of MPICH and Intel MPI, aprun
 

@@ -28,6 +28,9 @@ Launch inspect_launch(int ranks, const std::function<std::string(const char*)>& 
 /// it is the first, which says so in a warning on standard error; the others have nothing to do.
 bool works_alone(const std::string& command, const std::function<std::string(const char*)>& variable);
 
+/// Set where Open MPI's mpirun has started the process.
+inline constexpr const char* kOpenMpiRanks = "OMPI_COMM_WORLD_SIZE";
+
 /// The variable of this process's environment; empty if it is not set.
 std::string environment_variable(const char* name);
 

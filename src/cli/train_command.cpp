@@ -70,7 +70,11 @@ int train_command(const Arguments& arguments) {
     const train::Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
     const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
-    return train::train(world, config, texts, log, complain) == train::Outcome::stopped ? kStopped : kDone;
+    if (train::train(world, config, texts, log, complain) == train::Outcome::done) return kDone;
+    if (!environment_variable(kOpenMpiRanks).empty())
+      log.info("exit status {}: what mpirun says of it below means nothing, and mpirun -q leaves it out",
+               kStopped);
+    return kStopped;
   });
 }
 

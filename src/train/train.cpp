@@ -158,6 +158,7 @@ class Trainer {
   bool some_failed_ = false;         ///< some rank had a failure when the ranks last told each other
   StepTraces traces_;
   NotFiniteSteps not_finite_;
+  fs::path resumed_from_;  ///< empty where the run begins
   bool warned_of_fp8_ = false;
   std::unique_ptr<Room> room_;
   std::shared_ptr<health::SideWork> side_work_ = std::make_shared<health::SideWork>();
@@ -173,7 +174,7 @@ std::int64_t Trainer::resume(std::vector<checkpoint::Refused>& refused) {
     try {
       const auto saved = fill_from_start(world_, compute_.device(), *engine_, start_, inputs_, config_, log_);
       state_ = continue_from(saved, state_);
-      log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
+      resumed_from_ = checkpoint;
       return saved.step;
     } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
       refused.push_back({checkpoint, error.what()});
@@ -339,6 +340,7 @@ Outcome Trainer::run_watched() {
     log_.warning("log.trace begins at step {}, after the last step {}: there will be no trace",
                  config_.log.trace->first, total_steps_);
   report_->describe(total_steps_);
+  if (!resumed_from_.empty()) log_.info("resumed from {} at step {}", resumed_from_.string(), state_.step);
   warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
   return loop();
 }

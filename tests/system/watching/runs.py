@@ -36,10 +36,13 @@ class Runs:
         assert done.returncode == status, f"{arguments}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
+    def train_command(self, name, steps, *options):
+        return [self.program, "train", f"--run.dir={name}", "--model.config=model.json", "--data.train=tokens.h5", "--data.eval=tokens.h5",
+                "--data.seq_len=16", f"--train.steps={steps}", "--train.global_batch=2", "--train.eval_every=4", "--checkpoint.every=3",
+                "--run.threads=1", *options]
+
     def train(self, name, steps, *options):
-        return self.call("train", f"--run.dir={name}", "--model.config=model.json", "--data.train=tokens.h5", "--data.eval=tokens.h5",
-                         "--data.seq_len=16", f"--train.steps={steps}", "--train.global_batch=2", "--train.eval_every=4",
-                         "--checkpoint.every=3", "--run.threads=1", *options)
+        return self.call(*self.train_command(name, steps, *options)[1:])
 
     def lose_newest_checkpoint(self, name):
         """As if the job had died before it: the run continues from an older one."""
