@@ -111,6 +111,20 @@ case $name in
         done < <(awk '/ GB\/s$/ { print $(NF - 3) }' "$folder/out")
         [[ -z $(find "$folder/files" -type f) ]] || fail "files are left"
         ;;
+    gpu_table)
+        run 0 bash "$source_dir/bench/gpu_table.sh" --folder "$folder/tables" --program "$build/gpu_bench" --lengths 64 -- --device cpu --layers 1 \
+            --hidden 256 --ffn 512 --heads 4 --kv-heads 2 --vocab 2048 --tokens 256 --square 512
+        cmp "$folder/out" "$folder/tables/tables.md"
+        # Each configuration is a row with its tokens/s, and is not left out.
+        while read -r tokens; do
+            expect_positive "$tokens"
+        done < <(awk -F ' *[|] *' '/^\| llampi, hidden 256/ { print $6 }' "$folder/out")
+        (($(grep -c '^| llampi, hidden 256' "$folder/out") >= 5)) || fail "rows are missing"
+        for class in 'matrix products' 'attention forward' 'attention backward' AdamW 'gradient norm'; do
+            expect_rows 1 "^\\| $class \\|( $number \\($number %\\) \\|)+$"
+        done
+        ! grep -E '^\| llampi|^llampi' "$folder/out" | grep 'not measured' || fail "something was not measured"
+        ;;
     plan_accuracy)
         judged bash "$source_dir/bench/plan_accuracy.sh" "$build/llampi" "$folder/run"
         expect_rows 1 '^\| ranks, threads, model, sequences, tokens, global batch \| measured, ms \| predicted, ms \| error \| within 15 % \|$'
