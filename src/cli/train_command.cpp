@@ -72,8 +72,9 @@ int train_command(const Arguments& arguments) {
     const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
     if (train::train(world, config, texts, log, complain) == train::Outcome::done) return kDone;
     if (!environment_variable(kOpenMpiRanks).empty())
-      log.info("exit status {}: what mpirun says of it below means nothing, and mpirun -q leaves it out",
-               kStopped);
+      log.info(
+          "exit status {} means stopped, not failed: ignore what mpirun prints below, or omit it with mpirun -q",
+          kStopped);
     return kStopped;
   });
 }
