@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/support"))
 import chromium  # noqa: E402
 
-SIZE = (1100, 3325)  # down to the end of "Where the time went"
+SIZE = (1100, 3330)  # down to the end of "Where the time went"
 MODEL = {
     "model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,

@@ -6,6 +6,7 @@ const runs = data.runs;
 const SVG = document.getElementById('svg').namespaceURI;
 const COLOURS = 6;
 const DASHES = ['', '7 3', '2 3', '9 3 2 3'];
+const narrow = matchMedia('(max-width: 920px)');  // as in page.css
 
 /** What the reader has chosen. */
 const view = {axis: 'step', smoothing: 0, log: false, events: true, range: null, hidden: new Set()};
@@ -93,11 +94,22 @@ function places(run, points) {
   return view.axis === 'clock' ? points.time : points[view.axis];
 }
 
-/** Exponential moving average, corrected for its beginning. */
-function smooth(values) {
+/** The points with the first step of a job: it takes much longer than others, and would hide them. */
+function firstSteps(run) {
+  const found = new Set();
+  for (const job of run.jobs) {
+    const i = job.kind === 'start' ? run.steps.step.findIndex(step => step > job.step) : -1;
+    if (i >= 0) found.add(i);
+  }
+  return found.size < run.steps.step.length ? found : new Set();
+}
+
+/** Exponential moving average, corrected for its beginning. @param apart points that stay as they are and count for no other */
+function smooth(values, apart = new Set()) {
   if (view.smoothing === 0) return values;
   let average = 0, remaining = 1;
-  return values.map(value => {
+  return values.map((value, i) => {
+    if (apart.has(i)) return value;
     if (!isNumber(value)) return null;
     average = view.smoothing * average + (1 - view.smoothing) * value;
     remaining *= view.smoothing;
@@ -112,10 +124,10 @@ const CHARTS = [
   {title: 'Gradient norm, before clipping', keys: ['grad_norm'], logarithmic: true},
   {title: 'Tokens per second, all ranks', keys: ['tokens_per_second'], zero: true},
   {title: 'Model FLOP/s utilization (MFU)', keys: ['mfu'], zero: true},
-  {title: 'Time of a step', keys: ['step_seconds'], zero: true, text: duration},
-  {title: 'Time of a step of the slowest rank, without its waiting', keys: ['slowest_rank_seconds'], zero: true, text: duration},
-  {title: 'What the time of a step went to', keys: ['step_seconds'], stacked: true, zero: true, text: duration},
-  {title: 'Waiting for data, in a step', keys: ['data_seconds'], zero: true, text: duration},
+  {title: 'Time of a step', keys: ['step_seconds'], startsApart: true, zero: true, text: duration},
+  {title: 'Time of a step of the slowest rank, without its waiting', keys: ['slowest_rank_seconds'], startsApart: true, zero: true, text: duration},
+  {title: 'What the time of a step went to', keys: ['step_seconds'], stacked: true, startsApart: true, zero: true, text: duration},
+  {title: 'Waiting for data, in a step', keys: ['data_seconds'], startsApart: true, zero: true, text: duration},
   {title: 'Held up by checkpoints, between steps', keys: ['checkpoint_stall_seconds'], zero: true, exact: true, text: duration},
   {title: 'Memory of the rank that uses most; dashed: planned', keys: ['memory_bytes'], planned: true, zero: true, text: bytes},
   {title: 'GPU memory of the process', keys: ['gpu_process_bytes'], zero: true, text: bytes},
@@ -142,10 +154,11 @@ function timesOfSteps(run) {
 
 /** Stacked areas. */
 function areasOf(run, r) {
+  const apart = firstSteps(run);
   let base = run.steps.step.map(() => 0);
   return timesOfSteps(run).map(([name, part, seconds]) => {
-    const own = part === PART.checkpoints ? seconds : smooth(seconds);
-    const area = {r, name, paint: partColour(part), x: places(run, run.steps), base, y: own.map((value, i) => base[i] + value), raw: seconds, step: run.steps.step};
+    const own = part === PART.checkpoints ? seconds : smooth(seconds, apart);
+    const area = {r, name, paint: partColour(part), x: places(run, run.steps), base, y: own.map((value, i) => base[i] + value), apart, raw: seconds, step: run.steps.step};
     base = area.y;
     return area;
   });
@@ -171,8 +184,9 @@ function curvesOf(chart) {
     for (const key of chart.keys) {
       const values = run.steps.values[key];
       if (!values || !values.mean.some(isNumber)) continue;
-      const smoothed = chart.exact ? values.mean : smooth(values.mean);
-      curves.push({r, name: run.name, x: places(run, run.steps), y: smoothed, raw: values.mean, low: values.low, high: values.high,
+      const apart = chart.startsApart ? firstSteps(run) : new Set();
+      const smoothed = chart.exact ? values.mean : smooth(values.mean, apart);
+      curves.push({r, name: run.name, x: places(run, run.steps), y: smoothed, apart, raw: values.mean, low: values.low, high: values.high,
         isSmoothed: smoothed !== values.mean, step: run.steps.step});
     }
     if (chart.evaluations && run.evaluations.loss.some(isNumber)) {
@@ -243,7 +257,7 @@ function rangeOfValues(curves, chart, [left, right], isLog) {
   };
   for (const curve of curves) {
     curve.x.forEach((x, i) => {
-      if (x >= left && x <= right) look(curve.y[i]), curve.isSmoothed || look(curve.raw[i]);
+      if (x >= left && x <= right && !curve.apart?.has(i)) look(curve.y[i]), curve.isSmoothed || look(curve.raw[i]);
     });
   }
   if (low > high) return null;
@@ -318,7 +332,7 @@ function drawEvents(svg, toX, [left, right], top, bottom, only) {
 }
 
 function drawChart(chart, id) {
-  const width = chart.wide ? 860 : 440, height = 230, left = 62, right = 12, top = 8, bottom = 30;
+  const width = chart.wide && !narrow.matches ? 860 : 440, height = 230, left = 62, right = 12, top = 8, bottom = 30;
   const curves = curvesOf(chart);
   const isLog = view.log && Boolean(chart.logarithmic);
   const range = view.range ?? wholeRange();
@@ -338,7 +352,7 @@ function drawChart(chart, id) {
       shape('text', {x: left - 6, y: toY(y) + 4, 'text-anchor': 'end'}, document.createTextNode(text(y).replace('.00 ', ' '))));
   }
   const isTime = view.axis === 'elapsed' || view.axis === 'clock';
-  for (const x of (isTime ? timeTicks : ticks)(...range, chart.wide ? 8 : 4)) {
+  for (const x of (isTime ? timeTicks : ticks)(...range, width > 440 ? 8 : 4)) {
     svg.append(shape('text', {x: toX(x), y: height - 8, 'text-anchor': 'middle'}, document.createTextNode(onAxis(x))));
   }
   const clip = `clip-${id}`;
@@ -645,6 +659,7 @@ input('smoothing').addEventListener('input', event => show({smoothing: Number(ev
 input('log').addEventListener('change', event => show({log: event.target.checked}));
 input('events').addEventListener('change', event => show({events: event.target.checked}));
 input('whole').addEventListener('click', () => show({range: null}));
+narrow.addEventListener('change', () => show({}));
 const isLong = runs.some(run => run.steps.step.length > 50);
 input('smoothing').value = isLong ? 0.6 : 0;
 show({smoothing: isLong ? 0.6 : 0});

@@ -58,6 +58,16 @@ for (const run of runs) {
   // On one device the plan is the same for each step of each job.
   if (!run.jobs[0].planned.device || plannedBytes(run).some(bytes => bytes !== run.jobs[0].planned.device)) throw new Error('plan');
 }
+// A slow first step of a job hides no other one, neither by its height nor by smoothing.
+const chart = CHARTS.find(chart => chart.title === 'Time of a step');
+for (const smoothing of [0, 0.9]) {
+  view.smoothing = smoothing;
+  for (const step of [1, runs[0].jobs.filter(job => job.kind === 'start')[1].step + 1]) runs[0].steps.values.step_seconds.mean[step - 1] = 100;
+  const curves = curvesOf(chart), slow = curves[0].y.filter(seconds => seconds > 0.1);
+  if (slow.length !== 2 || slow.some(seconds => seconds !== 100)) throw new Error(`smoothed: ${slow}`);
+  const [low, high] = rangeOfValues(curves, chart, wholeRange(), false);
+  if (low !== 0 || high > 0.02) throw new Error(`range of times: ${low} to ${high}`);
+}
 const job = {...runs[0].jobs[0], step: 30, planned: {device: 7, host: 2}};
 const continued = {...runs[0], jobs: [runs[0].jobs[0], job]};
 near('plan of the first job', plannedBytes(continued)[29], runs[0].jobs[0].planned.device);
