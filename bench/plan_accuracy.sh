@@ -40,7 +40,9 @@ for ((round = 1; round <= rounds; ++round)); do
         read -r ranks threads model sequences tokens batch more <<<"$row"
         read -ra options <<<"$more"
         options+=(--model.config="$folder/$model" --data.seq_len="$tokens" --train.micro_batch="$sequences" --train.global_batch="$batch")
-        echo "${row// /,} $(measured "$ranks" "$threads" "${options[@]}") $(predicted "$ranks" "$threads" "${options[@]}")" >>"$folder/results"
+        seconds=$(measured "$ranks" "$threads" "${options[@]}") # by itself: what fails inside an argument would go unseen
+        expected=$(predicted "$ranks" "$threads" "${options[@]}")
+        echo "${row// /,} $seconds $expected" >>"$folder/results"
     done
 done
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/json_lines.hpp"
-#include "llampi/core/text.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::data {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/sampler.hpp"
-#include "llampi/core/text.hpp"
 
 #include <fmt/format.h>
 
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::data {
 namespace {

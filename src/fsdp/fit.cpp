@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -134,6 +135,12 @@ Changes smaller_units(const model::Model& model, const EngineOptions& options) {
                        [](EngineOptions& o) { o.wrap.policy = WrapPolicy::transformer; }});
   }
   const auto parts = parts_of_blocks(model);
+  // Entries are regular expressions: only names that mean themselves.
+  const auto is_word = [](const std::string& entry) {
+    return !entry.empty() && std::isdigit(static_cast<unsigned char>(entry[0])) == 0 &&
+           std::ranges::all_of(entry, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+  };
+  if (!std::ranges::all_of(parts, is_word)) return changes;
   changes.push_back({{{"wrap.policy", word_of(WrapPolicy::modules)},
                       {"wrap.modules", fmt::format("{}", fmt::join(parts, " "))}},
                      [parts](EngineOptions& o) {
@@ -236,9 +243,10 @@ Changes joined(Changes first, const Changes& second) {
   return first;
 }
 
-/// `fit` is with `changes`: leaves those out that are not needed, the last ones first.
+/// `fit` is with `changes`, but not without the last: leaves those out that are not needed, the latest of them first.
 FittingRun without_needless(const FitQuestion& q, FittingRun fit, Changes changes, int ranks) {
-  for (std::size_t i = changes.size(); i-- > 0;) {
+  if (changes.empty()) return fit;
+  for (std::size_t i = changes.size() - 1; i-- > 0;) {
     Changes fewer = changes;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     if (auto with_fewer = fit_with(q, fewer, ranks)) {
@@ -276,9 +284,9 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   bool some_fits = fit_with(q, joined(most_on_device, narrow), ranks).has_value() ||
                    fit_with(q, joined(with_units(most_on_device), narrow), ranks).has_value();
   for (const auto& change : others) {
-    if (!some_fits && change.to_host)
-      some_fits =
-          fit_with(q, joined(joined(with_units(most_on_device), {change}), narrow), ranks).has_value();
+    if (some_fits || !change.to_host) continue;
+    some_fits = fit_with(q, joined(joined(most_on_device, {change}), narrow), ranks).has_value() ||
+                fit_with(q, joined(joined(with_units(most_on_device), {change}), narrow), ranks).has_value();
   }
   if (!some_fits) {
     if (parts.empty()) return std::nullopt;

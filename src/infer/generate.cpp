@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/infer/generate.hpp"
-#include "llampi/core/text.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/infer/session.hpp"
 
 namespace llampi::infer {

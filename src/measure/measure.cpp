@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/measure/measure.hpp"
-#include "llampi/core/text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/threads.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/calibration.hpp"
 #include "llampi/train/open_compute.hpp"

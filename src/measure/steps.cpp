@@ -89,7 +89,7 @@ class Training {
   int steps_ = 0;
 };
 
-constexpr const char* kOverlapped = "in parallel with these";
+constexpr const char* kOverlapped = "overlapped, on other streams";
 
 const char* phase_of(const OperationTime& time) {
   using plan::Term;
@@ -129,7 +129,7 @@ void measure_phases(const Bench& bench, Training& training) {
                         .name = "between operations, and waiting",
                         .seconds = bench.slowest(std::max(0.0, step_seconds - best_sum)),
                         .unit = {}});
-  if (phases.contains(kOverlapped)) {
+  if (bench.compute.device().runs_beside_host()) {
     bench.rows.push_back(
         {.group = "phase", .name = kOverlapped, .seconds = bench.slowest(phases[kOverlapped]), .unit = {}});
   }

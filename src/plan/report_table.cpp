@@ -24,7 +24,7 @@ std::string indented(const std::string& text) {
 std::string rounded(double number) { return with_separators(std::llround(number)); }
 
 /// "1.66", "12,345".
-std::string days(double number) { return number < 1000 ? fmt::format("{:.3g}", number) : rounded(number); }
+std::string days(double number) { return number < 999.5 ? fmt::format("{:.3g}", number) : rounded(number); }
 
 std::string describe_job(const PlanReport& r) {
   const auto& m = r.machine;

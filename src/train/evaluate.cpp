@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/evaluate.hpp"
-#include "llampi/core/text.hpp"
 
 #include <cmath>
 #include <exception>
@@ -12,6 +11,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/infer/session.hpp"
 #include "train/inputs.hpp"
 #include "train/tokenizer_check.hpp"

@@ -10,7 +10,8 @@ namespace {
 struct Renamed {
   const char *key, *then, *now;
 };
-// To be left out in the version after the one whose changelog announces it.
+// The version after the one whose changelog announces it refuses the old name on the command line and in files. It stays here for
+// checkpoints, which keep it.
 constexpr Renamed kRenamed[] = {{"run.attention", "own", "native"}};
 
 bool same_letters(const std::string& one, const std::string& other) {

@@ -12,7 +12,8 @@ namespace llampi::measure {
 /// What was measured of one thing.
 struct Row {
   std::string
-      group;  ///< "step", "strategy", "phase", "product", "attention", "memory", "collective", "checkpoint"
+      group;  ///< "step", "strategy", "phase", "product", "attention", "memory", "collective", "checkpoint",
+              ///< "operation"
   std::string name;    ///< unique within the group
   double seconds = 0;  ///< of the slowest rank, the shortest of some runs
   double rate = 0;
@@ -35,7 +36,7 @@ std::string format(const Result& result);
 std::string to_json(const Result& result);
 /// @throws UserError for a text that to_json() has not written
 Result from_json(const std::string& text, const std::string& file);
-/// Both rates of each row that both have, and the ratio: above 1 where `now` is faster.
+/// Both times of each row that both have, and by how many percent `now` is slower or faster.
 std::string format_comparison(const Result& now, const Result& then);
 
 }  // namespace llampi::measure

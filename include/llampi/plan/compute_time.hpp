@@ -57,7 +57,7 @@ double seconds_of(const Terms& amounts, const Terms& costs);
 
 /// Which kernels compute the backward pass of attention.
 enum class AttentionKernels : std::uint8_t {
-  native,         ///< the program's own: all CPUs, GPUs with run.attention = own
+  native,         ///< the program's own: all CPUs, GPUs with run.attention = native
   deterministic,  ///< cuDNN's where dP has room, otherwise the program's own
   any_order,      ///< cuDNN's, with run.deterministic = false
 };
@@ -82,7 +82,7 @@ std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::Engi
 struct ComputeParts {
   double products = 0;
   double attention = 0;
-  double memory = 0;      ///< norms, activation functions, rotations, loss, casts: what waits for memory
+  double memory = 0;      ///< norms, activation functions, rotations, loss, casts: memory-bound kernels
   double kernels = 0;     ///< the fixed time of each operation
   double recomputed = 0;  ///< all of the above that is computed a second time
   double optimizer = 0;   ///< gradient norm and update

@@ -229,13 +229,14 @@ __global__ void __launch_bounds__(kRangeThreads, kState == State::float32 ? 6 : 
   const std::uint64_t key = range.rounding_key;
   const auto at = [&](std::int64_t i) { return static_cast<std::uint64_t>(i + to_element); };
   if constexpr (kState == State::bfloat16) {
-    return walk<8, 1>(
+    walk<8, 1>(
         piece, [&](std::int64_t i, auto) { update_block(factors, operands, key, i, at(i) / 8); },
         [&](std::int64_t i) { update<1, State::any>(factors, operands, key, i, at(i)); });
+  } else {
+    walk<N, 1>(
+        piece, [&](std::int64_t i, auto) { update<N, kState>(factors, operands, key, i, at(i)); },
+        [&](std::int64_t i) { update<1, kState>(factors, operands, key, i, at(i)); });
   }
-  walk<N, 1>(
-      piece, [&](std::int64_t i, auto) { update<N, kState>(factors, operands, key, i, at(i)); },
-      [&](std::int64_t i) { update<1, kState>(factors, operands, key, i, at(i)); });
 }
 
 Operand operand_of(const Tensor& tensor, bool may_be_float16, const char* name) {

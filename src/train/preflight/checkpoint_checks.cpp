@@ -145,6 +145,10 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
   return done;
 }
 
+bool saves_before_the_end(std::int64_t every, std::int64_t step, std::int64_t last) {
+  return every > 0 && (step / every + 1) * every < last;
+}
+
 PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
   const double between = static_cast<double>(time.every) * time.step_seconds;
   const double most = time.in_background ? kMostWriting : kMostWaiting;
@@ -169,7 +173,7 @@ PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
 
 void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures& figures) {
   const auto& settings = run.config.checkpoint;
-  if (settings.every == 0 || settings.every >= total_steps(run.config, run.state) - run.state.step) {
+  if (!saves_before_the_end(settings.every, run.state.step, total_steps(run.config, run.state))) {
     return list.skip(
         "saving",
         fmt::format("checkpoint.every = {}: the only checkpoint is that of the last step", settings.every));

@@ -33,6 +33,9 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
 bool check_round_trip(Checklist& list, const RunToSave& run, const std::filesystem::path& file,
                       PreflightFigures& figures, const Log& log);
 
+/// Whether a run that is at `step` saves at a multiple of `every` before the last step.
+bool saves_before_the_end(std::int64_t every, std::int64_t step, std::int64_t last);
+
 /// What saving costs a run.
 struct SavingTime {
   double save_seconds = 0;  ///< of one checkpoint, as the run saves it

@@ -213,7 +213,7 @@ void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
   record_.set_phase("saves and loads a checkpoint");
   if (!check_round_trip(list_, run, checkpoint::checkpoint_path(folder_path_, state_.step + kSteps), figures_,
                         log_))
-    return list_.skip("saving", "no checkpoint was saved");
+    return list_.skip("saving", "no checkpoint was saved and loaded");
   if (!steps_done) return list_.skip("saving", "the steps failed");
   check_saving(list_, run, figures_);
 }

@@ -26,7 +26,7 @@ constexpr Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
 
 // Tensor cores keep fewer bits of sums than float32. PyTorch's runs with such sums differ by up to 2.5e-3, 2.8e-2, 1.0e-3 and 1.6e-2
 // from those without (the worst of seven, tests/oracle/README.md); twice as much is allowed. On an H200 it was 2.6e-2 in the norm.
-constexpr Tolerance kFp8OnTensorCores = {5e-3, 6e-2, 2e-3, 4e-2};
+constexpr Tolerance kFp8OnTensorCores = {5e-3, 5.6e-2, 2e-3, 3.2e-2};
 
 class GpuEngine : public ::testing::Test {
  protected:

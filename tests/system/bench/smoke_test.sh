@@ -65,6 +65,7 @@ judged() {
     before=$(percent_in_use)
     run "0 1" "$@"
     ((status == 1)) || return 0
+    grep -q ': BAD$' "$folder/out" || fail "it ended without a verdict: $(tail -n 3 "$folder/err")"
     after=$(percent_in_use)
     cat "$folder/out"
     if ((before > 10 || after > 10)); then

@@ -37,4 +37,8 @@ expect tune_check.sh 0 '| --a --b | 100.0 | 100.0 | +4.9 % | good |' '| tuned | 
 printf '%s\n' 'tuned 0.1052 0.1' '--a,--b 0.1 0.1' '--c 0.3 0.3' >"$folder/results"
 expect tune_check.sh 1 '| --a --b | 100.0 | 100.0 | +5.2 % | BAD |' '| --c | 300.0 | 300.0 | -64.9 % | good |' \
     'the step of plan --tune takes 105.2 ms, the fastest of 2 others 100.0 ms (+5.2 %): BAD'
+printf '%s\n' '--a,--b 0.1 0.1' '--c 0.3 0.3' >"$folder/results"
+expect tune_check.sh 1
+: >"$folder/results"
+expect tune_check.sh 1
 echo "verdicts: bounds that are missed are found"

@@ -87,7 +87,7 @@ def python_for(text):
     """A python3 that has the modules, or the module that none has."""
     modules = re.findall(r"^(?:import|from) (\w+)", text, re.M)
     for python in PYTHONS:
-        if os.path.exists(python) and subprocess.run([python, "-c", "import " + ", ".join(modules)], capture_output=True).returncode == 0:
+        if os.path.exists(python) and subprocess.run([python, "-c", "import sys" + "".join(f", {name}" for name in modules)], capture_output=True).returncode == 0:
             return python, modules
     return None, modules
 

@@ -109,6 +109,9 @@ def check_theme(page, folder, theme):
     probe = folder / f"{theme}.html"
     probe.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
     document, complaints = chromium.document_of(probe, folder, theme)
+    if not document.strip():
+        print("Chromium does not start here")
+        sys.exit(77)
     assert complaints == [], complaints
     seen = dict(re.findall(r'data-seen-([a-z]+)="([^"]*)"', document.split(">", 2)[1]))
     assert seen["page"] == "rgb({}, {}, {})".format(*colours["page"]), seen

@@ -46,6 +46,14 @@ TEST(Saving, MayTakeHalfOfTheTimeInTheBackground) {
               HasSubstr("more than 50 %; set checkpoint.every to 11 or more, or use a faster"));
 }
 
+TEST(Saving, IsAtMultiplesOfTheKey) {
+  EXPECT_FALSE(train::saves_before_the_end(0, 0, 100));
+  EXPECT_FALSE(train::saves_before_the_end(100, 0, 100));
+  EXPECT_TRUE(train::saves_before_the_end(99, 0, 100));
+  EXPECT_TRUE(train::saves_before_the_end(60, 150, 200));  // at 180
+  EXPECT_FALSE(train::saves_before_the_end(60, 180, 200));
+}
+
 TEST(Saving, OfLessThanASecondNeverFails) {
   EXPECT_EQ(judge_saving({.save_seconds = 0.99, .step_seconds = 0.001, .every = 1}, "run").verdict,
             Verdict::pass);
