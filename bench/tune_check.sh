@@ -76,6 +76,6 @@ awk '
     END {
         slower = fastest > 0 ? 100 * (tuned / fastest - 1) : 0
         printf "\nthe step of plan --tune takes %.1f ms, the fastest of %d others %.1f ms (%+.1f %%): %s\n", 1e3 * tuned, NR - 1, 1e3 * fastest, slower,
-            tuned > 0 && slower <= 5 ? "good" : "BAD"
-        exit !(tuned > 0 && slower <= 5)
+            (tuned > 0 && slower <= 5) ? "good" : "BAD"
+        exit !((tuned > 0) && (slower <= 5))
     }' "$folder/sorted"

@@ -50,7 +50,7 @@ fi
 "$mpiexec" -n 2 custom_model/custom_model model.h5 | tee custom.log
 awk '/^step 20:/ { first = $4 + 0 } /^step 100:/ { last = $4 + 0 } END { exit !(last > 0 && last < 0.7 * first) }' custom.log ||
     fail "the custom model did not learn"
-"$prefix/bin/llampi" inspect model.h5 | grep -q "parameters  *28672" || fail "the custom model's checkpoint"
+"$prefix/bin/llampi" inspect model.h5 | grep -q "parameters  *28,672" || fail "the custom model's checkpoint"
 status=0
 "$prefix/bin/llampi" generate --weights model.h5 --prompt a 2>error || status=$?
 [[ $status == 2 && $(<error) == "llampi: --weights model.h5 is not a checkpoint of a Llama model: another program saved its own model in it" ]] ||
