@@ -26,7 +26,7 @@ EOF
 if ((rounds > 0)); then
     rm -f "$folder/tuned.ini"
     "$llampi" plan --config "$folder/run.ini" --ranks 2 --threads 1 --machine "$machine" --tune --output "$folder/tuned.ini" >"$folder/tune.log"
-    sed -n '/is the configuration with/,$p' "$folder/tune.log"
+    sed -n '/: the configuration with$/,$p' "$folder/tune.log"
 fi
 
 rows=()

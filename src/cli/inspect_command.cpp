@@ -251,7 +251,7 @@ std::string for_people(const Json& object, int indent) {
     }
     std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
     if (value.is_null()) shown = "unknown";
-    if (value.is_number_integer() && key != "seed") shown = with_separators(value);
+    if (value.is_number_integer() && key != "seed") shown = with_separators(value.get<std::int64_t>());
     if (key.ends_with("bytes") && value.is_number()) shown += fmt::format(" ({})", format_bytes(value));
     text += fmt::format("{}{:<{}} {}\n", margin, key, 26 - indent, shown);
   }

@@ -266,9 +266,12 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
 
 /// What to do with the keys that were found.
 std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanRequest& request) {
-  if (keys.empty()) return "\nnothing to change: the configuration is the best that was found\n";
-  std::string text =
-      request.output.empty() ? "\nset\n" : fmt::format("\n{} is the configuration with\n", request.output);
+  if (keys.empty())
+    return "\nnothing to change: the configuration is the best already\n" +
+           (request.output.empty() ? "" : fmt::format("wrote {}: a copy of it\n", request.output));
+  std::string text = request.output.empty()
+                         ? "\nfor the best, set (--output FILE writes a configuration with these options)\n"
+                         : fmt::format("\nwrote {}: the configuration with\n", request.output);
   for (const auto& [key, value, before] : keys)
     text += fmt::format("  --{}={}    (was {})\n", key, value, before);
   return text;

@@ -70,7 +70,10 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
     machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
   if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
   if (const auto* gpu = known_gpu(machine.device)) machine.memory_bytes = gpu->memory_bytes;
-  if (r.memory_gib > 0) machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
+  if (r.memory_gib > 0) {
+    machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
+    machine.memory_option = "--memory";
+  }
   shape.memory_bytes = machine.memory_bytes;
   if (machine.backend != comm::Backend::nccl) return machine;
   shape.hardware = train::Hardware::gpu;
@@ -96,6 +99,7 @@ void place_ranks(const MachineRequest& r, const train::RunShape& shape, plan::Ma
     machine.host_memory_bytes = bytes;
   } else if (machine.memory_bytes == 0) {  // on CPUs it is the ranks' only memory
     machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
+    machine.memory_option = "--host-memory";
   } else {
     throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
   }

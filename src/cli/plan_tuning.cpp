@@ -322,12 +322,12 @@ void require_divisible(const TuneQuestion& q) {
 
 std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
   if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
-    return fmt::format("none of {} is possible: {}", count(tuning.candidates, "candidate"),
+    return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"),
                        tuning.impossible.begin()->second);
   return fmt::format(
       "none of {} fits: even the smallest needs {} per {}, which has {}; use more ranks, a shorter data.seq_len or "
       "state in bfloat16{}",
-      count(tuning.candidates, "candidate"), format_bytes(tuning.least_needed_bytes),
+      count(tuning.candidates, "combination"), format_bytes(tuning.least_needed_bytes),
       on_gpu(q) ? "GPU" : "rank", format_bytes(q.machine.memory_bytes),
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }

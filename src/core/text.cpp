@@ -26,6 +26,8 @@ std::string with_separators(std::int64_t number) {
   return text;
 }
 
+std::string with_separators(double number) { return with_separators(std::int64_t{std::llround(number)}); }
+
 std::string in_words(double number) {
   constexpr std::pair<double, const char*> kUnits[] = {
       {1e12, "trillion"}, {1e9, "billion"}, {1e6, "million"}};
@@ -34,7 +36,7 @@ std::string in_words(double number) {
     if (number >= unit && thousandths == std::round(thousandths))
       return fmt::format("{} {}", number / unit, name);
   }
-  return with_separators(std::llround(number));
+  return with_separators(number);
 }
 
 std::string format_duration(double seconds) {

@@ -23,7 +23,7 @@ const Row* find(const Result& result, const std::string& group, const std::strin
 
 /// Four digits of a rate, tokens/s as everywhere else.
 std::string shown_rate(const Row& row) {
-  return row.rate < 1000 ? fmt::format("{:.4g}", row.rate) : with_separators(std::llround(row.rate));
+  return row.rate < 1000 ? fmt::format("{:.4g}", row.rate) : with_separators(row.rate);
 }
 
 /// "+25.0 % time, slower".

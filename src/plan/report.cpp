@@ -34,12 +34,11 @@ std::int64_t kept_bytes(const std::vector<fsdp::PurposeBytes>& rows, fsdp::Arena
   return bytes;
 }
 
-std::array<CategoryReport, fsdp::kCategories> categories_of(const std::vector<fsdp::PurposeBytes>& peak) {
-  std::array<CategoryReport, fsdp::kCategories> categories{};
+std::array<CategoryReports, fsdp::kArenas> categories_of(const std::vector<fsdp::PurposeBytes>& peak) {
+  std::array<CategoryReports, fsdp::kArenas> categories{};
   for (const auto& row : peak) {
-    auto& category = categories[static_cast<std::size_t>(row.purpose.category())];
-    category.peak += row.bytes;
-    if (row.persistent) category.kept += row.bytes;
+    categories[static_cast<std::size_t>(row.arena)][static_cast<std::size_t>(row.purpose.category())] +=
+        CategoryReport{.kept = row.persistent ? row.bytes : 0, .peak = row.bytes};
   }
   return categories;
 }
@@ -59,10 +58,14 @@ void describe_peak(PlanReport& report, const fsdp::CompiledModel& compiled) {
 
 std::string Machine::device_in_words() const {
   if (device == "cpu") return "a rank";
-  if (device == "cuda") return "a GPU";
+  if (device == "cuda" || !memory_option.empty()) return "a GPU";
   const bool vowel =
       std::string_view("ahlr").find(device.front()) != std::string_view::npos;  // as it is spoken
   return (vowel ? "an " : "a ") + device;
+}
+
+std::string Machine::memory_in_words() const {
+  return format_bytes(memory_bytes) + (memory_option.empty() ? "" : fmt::format(" ({})", memory_option));
 }
 
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
@@ -99,7 +102,7 @@ ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& co
   const std::string lack =
       device_is_full
           ? fmt::format("needs {} per rank, but {} has {}", format_bytes(report.needed_bytes),
-                        machine.device_in_words(), format_bytes(machine.memory_bytes))
+                        machine.device_in_words(), machine.memory_in_words())
           : fmt::format("needs {} of host memory per node, but a node has {}",
                         format_bytes(report.host_needed_bytes), format_bytes(machine.host_memory_bytes));
   const std::optional<fsdp::Arena> arena =
@@ -136,6 +139,12 @@ ArenaReport PlanReport::total() const {
     sum.evaluation += arena.evaluation;
     sum.planned += arena.planned;
   }
+  return sum;
+}
+
+CategoryReport PlanReport::total(fsdp::Category category) const {
+  CategoryReport sum;
+  for (const auto& of_arena : categories) sum += of_arena[static_cast<std::size_t>(category)];
   return sum;
 }
 

@@ -45,8 +45,9 @@ Json peak_json(const PlanReport& report) {
 Json categories_json(const PlanReport& report) {
   Json json;
   for (int c = 0; c < fsdp::kCategories; ++c) {
-    json[fsdp::to_string(static_cast<fsdp::Category>(c))] = {{"kept_bytes", report.categories[c].kept},
-                                                             {"busiest_bytes", report.categories[c].peak}};
+    const auto category = static_cast<fsdp::Category>(c);
+    const CategoryReport bytes = report.total(category);
+    json[fsdp::to_string(category)] = {{"kept_bytes", bytes.kept}, {"busiest_bytes", bytes.peak}};
   }
   return json;
 }

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include "llampi/core/text.hpp"
@@ -21,10 +20,10 @@ std::string indented(const std::string& text) {
   return result;
 }
 
-std::string rounded(double number) { return with_separators(std::llround(number)); }
-
 /// "1.66", "12,345".
-std::string days(double number) { return number < 999.5 ? fmt::format("{:.3g}", number) : rounded(number); }
+std::string days(double number) {
+  return number < 999.5 ? fmt::format("{:.3g}", number) : with_separators(number);
+}
 
 std::string describe_job(const PlanReport& r) {
   const auto& m = r.machine;
@@ -102,9 +101,9 @@ std::string format_fit(const PlanReport& r) {
   std::string text =
       fmt::format("needs about {} per {}", format_bytes(r.needed_bytes), r.on_gpu() ? "GPU" : "rank");
   if (!r.knows_memory()) return text + "\n";
+  const bool is_model = m.device != "cpu" && m.device != "cuda" && m.memory_option.empty();
   text = verdict(r.fits_on_device()) + text +
-         fmt::format(", {} has {}\n", m.device == "cpu" || m.device == "cuda" ? "which" : m.device,
-                     format_bytes(m.memory_bytes));
+         fmt::format(", {} has {}\n", is_model ? m.device_in_words() : "which", m.memory_in_words());
   if (r.knows_host_memory()) {
     text += verdict(r.fits_on_host()) + fmt::format("needs about {} of host memory per node, which has {}\n",
                                                     format_bytes(r.host_needed_bytes),
@@ -117,21 +116,71 @@ std::string format_fit(const PlanReport& r) {
   return text;
 }
 
-/// By category, for the whole run and at the peak of a step.
+/// What one column of the memory table adds up: "GPU, at the peak" or "host, at the peak".
+struct MemoryColumn {
+  std::string title;
+  std::vector<fsdp::Arena> arenas;
+  bool at_peak = false;
+  std::int64_t libraries = 0;  ///< bytes of the program and its libraries, an estimate
+  std::int64_t nccl = 0;       ///< of its communicators, likewise
+
+  std::int64_t of(const PlanReport& r, fsdp::Category category) const {
+    CategoryReport sum;
+    for (const auto arena : arenas)
+      sum += r.categories[static_cast<std::size_t>(arena)][static_cast<std::size_t>(category)];
+    return at_peak ? sum.peak : sum.kept;
+  }
+  /// Bytes of the arenas that hold nothing at the peak: gaps between buffers, and what an evaluation or another moment needs.
+  std::int64_t idle(const PlanReport& r) const {
+    if (!at_peak) return 0;
+    std::int64_t bytes = 0;
+    for (const auto arena : arenas) bytes += r.arenas[static_cast<std::size_t>(arena)].planned;
+    for (int c = 0; c < fsdp::kCategories; ++c) bytes -= of(r, static_cast<fsdp::Category>(c));
+    return bytes;
+  }
+};
+
+std::vector<MemoryColumn> memory_columns(const PlanReport& r) {
+  using fsdp::Arena;
+  const std::int64_t on_gpu = r.context_bytes + r.later_bytes;
+  if (!r.on_gpu()) {
+    const std::vector<Arena> both = {Arena::device, Arena::host};  // one memory
+    return {{"whole run", both, false, kProcessBytes}, {"at the peak", both, true, kProcessBytes}};
+  }
+  return {{"GPU, whole run", {Arena::device}, false, on_gpu, r.communicator_bytes},
+          {"GPU, at the peak", {Arena::device}, true, on_gpu, r.communicator_bytes},
+          {"host, at the peak", {Arena::host}, true, kProcessBytes}};
+}
+
+/// By category, for the whole run and at the peak of a step. The last row is what format_fit() names.
 std::string format_categories(const PlanReport& r) {
-  std::string text = fmt::format("  {:<30}{:>15}{:>15}\n", "", "whole run", "at the peak");
-  CategoryReport sum;
-  const auto add_line = [&](const char* name, const CategoryReport& bytes) {
-    text += fmt::format("  {:<30}{:>15}{:>15}\n", name, format_bytes(bytes.kept), format_bytes(bytes.peak));
+  const auto columns = memory_columns(r);
+  std::vector<std::int64_t> sums(columns.size());
+  std::string text = fmt::format("{:<32}", "memory per rank");
+  for (const auto& column : columns) text += fmt::format("{:>19}", column.title);
+  text += "\n";
+  const auto add_row = [&](const char* name, const auto& bytes_of) {
+    std::string cells;
+    std::int64_t in_row = 0;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::int64_t bytes = bytes_of(columns[i]);
+      cells += fmt::format("{:>19}", bytes > 0 ? format_bytes(bytes) : "-");
+      sums[i] += bytes;
+      in_row += bytes;
+    }
+    if (in_row > 0) text += fmt::format("  {:<30}{}\n", name, cells);
   };
   for (int c = 0; c < fsdp::kCategories; ++c) {
-    const auto& category = r.categories[c];
-    add_line(fsdp::to_string(static_cast<fsdp::Category>(c)), category);
-    sum.kept += category.kept;
-    sum.peak += category.peak;
+    const auto category = static_cast<fsdp::Category>(c);
+    add_row(fsdp::to_string(category), [&](const MemoryColumn& column) { return column.of(r, category); });
   }
-  add_line("sum", sum);
-  return text;
+  add_row("reserved, unused at the peak", [&](const MemoryColumn& column) { return column.idle(r); });
+  add_row(r.on_gpu() ? "CUDA and libraries, about" : "program and libraries, about",
+          [](const MemoryColumn& column) { return column.libraries; });
+  add_row("NCCL, about", [](const MemoryColumn& column) { return column.nccl; });
+  text += fmt::format("  {:<30}", "total");
+  for (const std::int64_t sum : sums) text += fmt::format("{:>19}", format_bytes(sum));
+  return text + "\n";
 }
 
 std::string format_peak(const PlanReport& r) {
@@ -145,7 +194,7 @@ std::string format_peak(const PlanReport& r) {
                         format_bytes(row.bytes));
   }
   std::int64_t at_peak = 0;
-  for (const auto& category : r.categories) at_peak += category.peak;
+  for (const auto& row : r.peak_purposes) at_peak += row.bytes;
   return text + fmt::format("  {:<45}{:>15}\n", "gaps, and arenas that are fuller at other times",
                             format_bytes(r.total().step - at_peak));
 }
@@ -186,7 +235,7 @@ std::string format_times(const PlanReport& r) {
     text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14}{}\n",
                         row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),
                         row.time.seconds, row.time.compute_seconds, waiting, 100 * waiting / row.time.seconds,
-                        rounded(static_cast<double>(r.tokens()) / row.time.seconds),
+                        with_separators(static_cast<double>(r.tokens()) / row.time.seconds),
                         row.fits.value_or(true) ? "" : "  does not fit");
   }
   return text;
@@ -208,13 +257,13 @@ std::string format_prediction(const PlanReport& r) {
   line("gradient norm and optimizer", p.parts.optimizer);
   line("exposed communication and copies", p.time.waiting_seconds());
   line("step", p.time.seconds);
-  text += fmt::format("  {} tokens/s, {} per rank", rounded(p.tokens_per_second()),
-                      rounded(p.tokens_per_second() / p.ranks));
+  text += fmt::format("  {} tokens/s, {} per rank", with_separators(p.tokens_per_second()),
+                      with_separators(p.tokens_per_second() / p.ranks));
   if (p.peak_flops > 0) text += fmt::format(", MFU {:.1f} %", 100 * p.mfu());
   text += "\n";
   if (p.budget_tokens > 0) {
     text += fmt::format("  {} tokens: {} days, {} {}-hours\n", in_words(p.budget_tokens),
-                        days(p.budget_seconds() / 86400), rounded(p.budget_device_hours()),
+                        days(p.budget_seconds() / 86400), with_separators(p.budget_device_hours()),
                         r.on_gpu() ? "GPU" : "rank");
   }
   return text;
@@ -224,10 +273,12 @@ std::string format_prediction(const PlanReport& r) {
 std::string describe_choices(const PlanReport& r) {
   std::string text;
   if (r.checkpointing != fsdp::Checkpointing::none) {
-    text += fmt::format(
-        "recomputed in the backward pass (activation.checkpointing): {}; at most {:.1f} % more "
-        "FLOPs of matrix products\n",
-        fsdp::to_string(r.checkpointing), 100 * r.added.recomputed_part());
+    const double part = r.added.recomputed_part();
+    text += fmt::format("recomputed in the backward pass (activation.checkpointing): {}; {}\n",
+                        fsdp::to_string(r.checkpointing),
+                        part < 0.0005
+                            ? "memory-bound operations only, no matrix product"
+                            : fmt::format("at most {:.1f} % more FLOPs of matrix products", 100 * part));
   }
   if (r.offloads_residuals) {
     text += fmt::format(
@@ -237,7 +288,7 @@ std::string describe_choices(const PlanReport& r) {
   }
   if (r.attention_workspace > 0) {
     text += fmt::format(
-        "room for deterministic attention (run.attention_workspace): up to {}, in the memory below\n",
+        "deterministic attention may use up to {} of workspace (run.attention_workspace), part of \"other\" below\n",
         format_bytes(r.attention_workspace));
   }
   return text;
@@ -246,7 +297,7 @@ std::string describe_choices(const PlanReport& r) {
 }  // namespace
 
 std::string format_report(const PlanReport& report) {
-  return describe_job(report) + describe_choices(report) + format_fit(report) + "\nmemory per rank\n" +
+  return describe_job(report) + describe_choices(report) + format_fit(report) + "\n" +
          format_categories(report) + format_prediction(report) + format_times(report);
 }
 

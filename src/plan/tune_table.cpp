@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "llampi/core/text.hpp"
 #include "llampi/plan/tune.hpp"
@@ -19,7 +18,7 @@ std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
   const double waiting = row.time.waiting_seconds();
   std::string text =
       fmt::format("{} {:<30}{:>6}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), c.micro_batch,
-                  with_separators(std::llround(tokens / row.time.seconds)), format_bytes(row.needed_bytes),
+                  with_separators(tokens / row.time.seconds), format_bytes(row.needed_bytes),
                   100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
   if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
   if (c.accumulate_unsharded) text += "; gradients accumulated unsharded";
@@ -35,9 +34,20 @@ std::string rejected_line(const Tuning& tuning, Rejection why) {
   std::vector<std::string> parts;
   for (const auto& [strategy, count] : found->second) {
     sum += count;
-    parts.push_back(fmt::format("{} {}", fsdp::to_string(strategy), count));
+    parts.push_back(fmt::format("{} {}", fsdp::to_string(strategy), with_separators(count)));
   }
-  return fmt::format("  {:>6} {}: {}\n", sum, to_string(why), fmt::join(parts, ", "));
+  return fmt::format("  {:>6} {}: {}\n", with_separators(sum), to_string(why), fmt::join(parts, ", "));
+}
+
+/// Each reason once, with all strategies that have it.
+std::string impossible_lines(const Tuning& tuning) {
+  std::map<std::string, std::vector<const char*>> strategies;
+  for (const auto& [strategy, reason] : tuning.impossible)
+    strategies[reason].push_back(fsdp::to_string(strategy));
+  std::string text;
+  for (const auto& [reason, names] : strategies)
+    text += fmt::format("  not allowed, for example ({}): {}\n", fmt::join(names, ", "), reason);
+  return text;
 }
 
 }  // namespace
@@ -45,15 +55,15 @@ std::string rejected_line(const Tuning& tuning, Rejection why) {
 const char* to_string(Rejection rejection) {
   switch (rejection) {
     case Rejection::impossible:
-      return "are not possible";
+      return "are not allowed";
     case Rejection::device_memory:
-      return "need more device memory than there is";
+      return "need more device memory than there is, however much is recomputed";
     case Rejection::host_memory:
       return "need more host memory than there is";
     case Rejection::offload_not_needed:
-      return "offload more than necessary";
+      return "offload more than is needed to fit";
     case Rejection::slower:
-      return "are slower than the best, or do not fit without recomputing more than that allows";
+      return "would be slower than the best, with what they must recompute to fit";
   }
   return "";
 }
@@ -79,24 +89,31 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
                           std::int64_t memory_bytes) {
   std::string text = fmt::format("  {:<30}{:>6}{:>14}{:>12}{:>9}  {}\n", "strategy", "batch", "tokens/s",
                                  "memory", "exposed", "recomputed");
-  for (const TimedChoice& row : tuning.best(kRows)) text += tuned_row(" ", row, tokens);
-  if (configured) text += tuned_row("*", *configured, tokens);
+  const auto rows = tuning.best(kRows);
+  bool best_is_configured = false;
+  for (const TimedChoice& row : rows) {
+    const bool is_best = &row == &rows.front();
+    best_is_configured = best_is_configured || (is_best && configured && configured->choice == row.choice);
+    text += tuned_row(is_best ? ">" : " ", row, tokens);
+  }
+  if (configured && !best_is_configured) text += tuned_row("*", *configured, tokens);
   text += fmt::format(
-      "predicted, the fastest found of each sharding; {}batch: sequences of a micro-batch; memory: of a device{}; exposed: share of the step "
-      "that waits for communication or copies\n",
-      configured ? "* as configured; " : "",
-      memory_bytes > 0 ? fmt::format(", which has {}", format_bytes(memory_bytes))
-                       : ", whose memory is not known (--memory), so nothing was rejected for it");
-  text += fmt::format("\n{}; {} made, {} timed", count(tuning.candidates, "candidate"),
-                      count(tuning.tries, "plan"), count(std::ssize(tuning.timed), "step"));
-  if (tuning.rejected.empty()) return text + "\n";
-  text += "; of the others\n";
+      "predicted. > the best: of all within 0.1 % of the fastest, the one that needs least memory; below it, the fastest of other "
+      "strategies{}\nbatch: sequences of a micro-batch; memory: per rank{}; exposed: share of the step that waits for communication or "
+      "copies\n",
+      best_is_configured ? "; the configuration is the best already"
+      : configured       ? "; * as configured"
+                         : "",
+      memory_bytes > 0 ? fmt::format(", of {}", format_bytes(memory_bytes))
+                       : ", whose limit is not known (--memory), so nothing was left out for it");
+  text += fmt::format(
+      "\n{} of strategy, micro-batch, accumulation, precision and offloading: {} predicted, {} left out\n",
+      count(tuning.candidates, "combination"), with_separators(std::ssize(tuning.timed)),
+      with_separators(tuning.candidates - std::ssize(tuning.timed)));
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,
                               Rejection::offload_not_needed, Rejection::slower})
     text += rejected_line(tuning, why);
-  for (const auto& [strategy, reason] : tuning.impossible)
-    text += fmt::format("  {}: {}\n", fsdp::to_string(strategy), reason);
-  return text;
+  return text + impossible_lines(tuning);
 }
 
 }  // namespace llampi::plan

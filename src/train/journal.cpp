@@ -40,7 +40,7 @@ void Journal::show(const StepMetrics& m) {
   const double average = step_seconds_ / static_cast<double>(m.step - start_step_);
   log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {} tokens/s  {} left", m.step,
                 fmt::formatted_size("{}", total), total, m.loss, m.lr, m.grad_norm,
-                with_separators(std::llround(m.tokens_per_second)),
+                with_separators(m.tokens_per_second),
                 format_duration(average * static_cast<double>(total - m.step)));
   write_prometheus();
 }

@@ -113,7 +113,8 @@ struct Machine {
   std::string device = "cpu";
   comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
   std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
-  std::int64_t host_memory_bytes = 0;          ///< of a node, its GPUs' memory not included; 0: not known
+  std::string memory_option = {};      ///< "--memory" where that gave it, rather than the device's name
+  std::int64_t host_memory_bytes = 0;  ///< of a node, its GPUs' memory not included; 0: not known
   int ranks = 1;
   int ranks_per_node = 1;  ///< the most
   std::vector<int> node_ranks =
@@ -131,6 +132,7 @@ struct Machine {
                : std::ranges::all_of(node_ranks, [&](int n) { return n == node_ranks.front(); });
   }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
+  std::string memory_in_words() const;  ///< "79.65 GiB", "44.00 GiB (--memory)"
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
 };
 
@@ -144,7 +146,14 @@ struct ArenaReport {
 struct CategoryReport {
   std::int64_t kept = 0;
   std::int64_t peak = 0;  ///< with what is kept
+
+  CategoryReport& operator+=(const CategoryReport& other) {
+    kept += other.kept;
+    peak += other.peak;
+    return *this;
+  }
 };
+using CategoryReports = std::array<CategoryReport, fsdp::kCategories>;
 
 /// Bytes that the operations of a step cover, summed. What a rank sends and receives is less, or more:
 /// - gathered: whole flat buffers, as they are after the all-gather. Of n ranks each receives (n-1)/n of it.
@@ -201,9 +210,9 @@ struct PlanReport {
   std::vector<fsdp::PurposeBytes> purposes;  ///< of the step
   int peak_action = 0;
   std::string peak_description;
-  std::int64_t peak_transient = 0;                ///< bytes
-  std::vector<fsdp::PurposeBytes> peak_purposes;  ///< with what is kept
-  std::array<CategoryReport, fsdp::kCategories> categories{};
+  std::int64_t peak_transient = 0;                          ///< bytes
+  std::vector<fsdp::PurposeBytes> peak_purposes;            ///< with what is kept
+  std::array<CategoryReports, fsdp::kArenas> categories{};  ///< of each arena
   Traffic traffic;
   std::int64_t step_actions = 0;
   std::int64_t evaluation_actions = 0;
@@ -229,6 +238,7 @@ struct PlanReport {
   std::int64_t tokens() const { return batch.tokens() * micro_batches * machine.ranks; }
   /// Over all arenas.
   ArenaReport total() const;
+  CategoryReport total(fsdp::Category category) const;
   bool on_gpu() const { return machine.backend == comm::Backend::nccl; }
   bool knows_memory() const { return machine.memory_bytes > 0; }
   bool knows_host_memory() const { return machine.host_memory_bytes > 0; }

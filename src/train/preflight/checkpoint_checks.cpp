@@ -167,7 +167,7 @@ PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
       fmt::format(
           "{}, more than {:.0f} %; set checkpoint.every to {} or more, {}or use a faster file system than that "
           "of {}",
-          text, 100 * most, with_separators(std::llround(std::ceil(enough))),
+          text, 100 * most, with_separators(std::ceil(enough)),
           time.in_background ? "" : "set checkpoint.async = true, ", folder)};
 }
 

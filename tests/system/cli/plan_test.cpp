@@ -311,7 +311,17 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_THAT(table, ContainsRegex("\n  CUDA context, its libraries +543.00 MiB +, measured on one H100\n"));
   EXPECT_THAT(table,
               ContainsRegex("\n  NCCL's communicators +[0-9.]+ MiB +, an estimate, not measured yet\n"));
-  EXPECT_THAT(table, ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, h100 has 79.65 GiB\n"));
+  EXPECT_THAT(table, ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, an h100 has 79.65 GiB\n"));
+  // The table adds up to what is compared with the memory there is.
+  for (const char* options :
+       {"--ranks 2 --device h100", "--ranks 2 --device h100 --fsdp.cpu_offload=optimizer",
+        "--ranks 2 --memory 3.5", "--ranks 2 --memory 3.5 --fsdp.cpu_offload=params"}) {
+    const std::string report = plan(options).out, title = "needs about ";
+    const auto at = report.find(title) + title.size();
+    EXPECT_THAT(report, ContainsRegex("\n  total +[0-9.]+ [MG]iB +" +
+                                      report.substr(at, report.find(" per ", at) - at) + "[ \n]"))
+        << options;
+  }
   EXPECT_THAT(plan("--ranks 2 --device cuda").out, ContainsRegex("\nneeds about [0-9.]+ [MG]iB per GPU\n"));
   EXPECT_THAT(plan("--details --ranks 2").out, Not(HasSubstr("CUDA")));
 }
@@ -394,9 +404,10 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   const auto advice = [&](const std::string& options, double mib) {
     const Ending ending = plan(fmt::format("{} --memory {}", options, mib / 1024));
     EXPECT_EQ(ending.status, 2) << options;
-    EXPECT_THAT(ending.out,
-                ContainsRegex(
-                    "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), which has [0-9.]+ [MG]iB\n"));
+    EXPECT_THAT(
+        ending.out,
+        ContainsRegex(
+            "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), which has [0-9.]+ [MG]iB \\(--memory\\)\n"));
     EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
     EXPECT_THAT(ending.err, StartsWith("llampi: needs "));
     return ending.err.substr(ending.err.find("; ", ending.err.find("largest items: ")) + 2);
@@ -453,8 +464,9 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   const Ending ending = plan(wide + " --memory 0.4");
   EXPECT_THAT(
       ending.err,
-      ContainsRegex("needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB; largest items: [a-z_ ]+ [0-9.]+ "
-                    "MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it would fit on [0-9]+ ranks"));
+      ContainsRegex(
+          "needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB \\(--memory\\); largest items: [a-z_ ]+ [0-9.]+ "
+          "MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it would fit on [0-9]+ ranks"));
   EXPECT_EQ(nlohmann::json::parse(plan(wide + " --memory 0.4 --json").out)["fits"], false);
 }
 
@@ -482,9 +494,10 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
 
   const Ending fits = plan(wide + offload + memory + enough), does_not = plan(wide + offload + memory + less);
   EXPECT_EQ(fits.status, 0) << fits.err;
-  EXPECT_THAT(fits.out,
-              ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, which has [0-9.]+ [MG]iB\n"
-                            "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
+  EXPECT_THAT(
+      fits.out,
+      ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, which has [0-9.]+ [MG]iB \\(--memory\\)\n"
+                    "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
   EXPECT_EQ(does_not.status, 2);
   EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
   EXPECT_THAT(does_not.err,
@@ -638,8 +651,10 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
   const std::string options = "--ranks 2 --threads 1 --machine workstation-2-cores --tune ";
   const Ending tuned = plan(options + "--output tuned.ini");
   ASSERT_EQ(tuned.status, 0) << tuned.err;
-  EXPECT_THAT(tuned.out, AllOf(HasSubstr(" candidates; "), HasSubstr("\n* full_shard "),
-                               HasSubstr("\ntuned.ini is the configuration with\n")));
+  EXPECT_THAT(tuned.out,
+              AllOf(ContainsRegex("\n> [a-z_]+.* +[0-9]"), HasSubstr("\n* full_shard "),
+                    ContainsRegex("\n[0-9]+ combinations of strategy.*: [0-9]+ predicted, [0-9]+ left out\n"),
+                    HasSubstr("\nwrote tuned.ini: the configuration with\n")));
   const auto speed = [&](const std::string& config) {
     const Ending ending =
         run("plan --json --ranks 2 --threads 1 --machine workstation-2-cores --config " + config);
@@ -653,14 +668,15 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
                  "run.ini already exists and is not replaced by --tune: name another file");
   // What is on the command line is kept.
   const Ending kept = plan(options + "--fsdp.strategy=shard_grad_op --train.micro_batch=2");
-  EXPECT_THAT(kept.out, AllOf(HasSubstr("\n  shard_grad_op "), Not(HasSubstr("no_shard")),
+  EXPECT_THAT(kept.out, AllOf(HasSubstr("\n> shard_grad_op "), Not(HasSubstr("no_shard")),
                               Not(HasSubstr("--train.micro_batch"))));
   expect_refused("--tune", "--tune needs the speed of the machine; add --machine");
   expect_refused("--output x.ini", "--output needs --tune");
   expect_refused("--tune-precision", "--tune-precision needs --tune");
   expect_refused("--ranks 5 --machine workstation-2-cores --tune",
                  "--tune keeps train.global_batch = 24, which cannot be divided among 5 ranks; use 20 or 25");
-  EXPECT_THAT(plan(options + "--memory 0.0626").err, HasSubstr("candidates fits: even the smallest needs "));
+  EXPECT_THAT(plan(options + "--memory 0.0626").err,
+              HasSubstr("combinations fits: even the smallest needs "));
   const auto object = json("--ranks 2 --threads 1 --machine workstation-2-cores --tune");
   EXPECT_EQ(object["keys"].size(), object["changed"].size());
   EXPECT_GE(object["best"][0]["tokens_per_second"], object["configured"]["tokens_per_second"]);
