@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/content.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <span>
+#include <sstream>
 #include <vector>
 
+#include "llampi/core/text.hpp"
 #include "llampi/io/block_sums.hpp"
 
 namespace llampi::data {
@@ -58,6 +61,20 @@ std::string describe_content(const TokenFile& file) {
   return fmt::format("{} token{} in {} document{}, crc32 {:08x}{}{}", file.tokens(),
                      file.tokens() == 1 ? "" : "s", documents, documents == 1 ? "" : "s", sum,
                      tokenizer.empty() ? "" : kTokenizer, tokenizer);
+}
+
+std::string content_in_words(const std::string& content) {
+  std::vector<std::string> words;
+  std::istringstream stream(content);
+  for (std::string word; stream >> word;) {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool is_number = error == std::errc() && end == word.data() + word.size();
+    words.push_back(is_number ? with_separators(number) : word);
+    if (word == "crc32") break;
+  }
+  const auto at = content.find("crc32");
+  return fmt::format("{}{}", fmt::join(words, " "), at == std::string::npos ? "" : content.substr(at + 5));
 }
 
 bool same_content(const std::string& one, const std::string& other) {

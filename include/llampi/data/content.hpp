@@ -14,6 +14,8 @@ namespace llampi::data {
 /// It does not depend on how the numbers are stored. @throws UserError if the file cannot be read
 std::string describe_content(const TokenFile& file);
 
+/// Such a line for people: "3,000 tokens in 82 documents, crc32 1a2b3c4d, tokenizer bytes".
+std::string content_in_words(const std::string& content);
 /// Whether two such lines are of the same tokens; of a tokenizer's name they say nothing.
 bool same_content(const std::string& one, const std::string& other);
 /// The tokenizer's name in such a line; empty if it has none.

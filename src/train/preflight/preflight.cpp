@@ -250,14 +250,16 @@ bool Preflight::open() {
     for (const auto& f : facts) values.push_back(f.*member);
     const auto [others, other, usual] = deviation_of(values);
     if (others.empty()) continue;
-    const std::string difference =
-        member == &Facts::model ? "" : fmt::format(" ({} instead of {})", other, usual);
+    const std::string difference = member == &Facts::model
+                                       ? ""
+                                       : fmt::format(" ({} instead of {})", data::content_in_words(other),
+                                                     data::content_in_words(usual));
     list_.fail("data",
                fmt::format("{} {} another {} than the other ranks{}; give all nodes the same file",
                            list_.on_hosts(others), others.size() == 1 ? "reads" : "read", what, difference));
     return false;
   }
-  list_.pass("data", fmt::format("all ranks read the same: {}", facts.front().train));
+  list_.pass("data", "all ranks read the same: " + data::content_in_words(facts.front().train));
   return true;
 }
 
@@ -439,7 +441,7 @@ bool Preflight::check_steps() {
     return true;
   }
   list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {} tokens/s", curve, figures.step_seconds,
-                                  with_separators(std::llround(figures.tokens_per_second))));
+                                  with_separators(figures.tokens_per_second)));
   return true;
 }
 

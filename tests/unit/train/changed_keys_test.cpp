@@ -282,6 +282,10 @@ TEST(DataContent, TellsFilesApart) {
   const TemporaryFolder folder;
   const auto content = content_of(folder / "a.h5", 10'000, 100);
   EXPECT_THAT(content, HasSubstr("10000 tokens in 100 documents, crc32 "));
+  EXPECT_THAT(data::content_in_words(content), HasSubstr("10,000 tokens in 100 documents, crc32 "));
+  EXPECT_EQ(data::content_in_words(
+                "1234567 tokens in 8200 documents, crc32 12345678, tokenizer t.json (BPE, 1256)"),
+            "1,234,567 tokens in 8,200 documents, crc32 12345678, tokenizer t.json (BPE, 1256)");
   EXPECT_EQ(data::tokenizer_in(content), "a tokenizer");
   EXPECT_EQ(content_of(folder / "b.h5", 10'000, 100, -1, 70'000), content) << "stored in more bytes";
   EXPECT_FALSE(data::same_content(content_of(folder / "c.h5", 10'000, 100, 7000), content));
