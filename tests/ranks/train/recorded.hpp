@@ -21,7 +21,7 @@ namespace llampi::test {
 
 /// An event of a trace, in the order in which they were issued.
 struct TraceEvent {
-  std::string op, name, pass, cargo;
+  std::string op, name, pass, payload;
   int unit = -1, layer = -1, micro_batch = -1, stream = -1;
   std::int64_t bytes = 0;
   std::vector<int> ranks;
@@ -41,7 +41,7 @@ inline Events read_trace(const std::filesystem::path& file) {
     const auto& args = json["args"];
     TraceEvent e;
     e.op = json["cat"], e.name = json["name"];
-    e.pass = args.value("pass", ""), e.cargo = args.value("payload", "");
+    e.pass = args.value("pass", ""), e.payload = args.value("payload", "");
     e.unit = args.value("unit", -1), e.layer = args.value("layer", -1);
     e.micro_batch = args.value("micro_batch", -1), e.stream = json["tid"];
     e.bytes = args.value("bytes", std::int64_t{0});
@@ -117,7 +117,7 @@ inline std::vector<Stay> stays(const Recorded& recorded, const Events& events) {
     const TraceEvent& e = events[i];
     const int unit = e.unit < 0 ? -1 : recorded.leader(e.unit);
     const std::tuple key{unit, e.pass, e.micro_batch};
-    if (e.op == "unshard" || e.op == "cast_params" || e.cargo == "shard") {
+    if (e.op == "unshard" || e.op == "cast_params" || e.payload == "shard") {
       if (open.emplace(key, all.size()).second) all.push_back({.unit = unit, .issued = i});
     } else if (e.op == "reshard") {
       EXPECT_TRUE(open.count(key)) << e.name << " of what is not gathered";

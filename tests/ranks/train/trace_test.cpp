@@ -381,7 +381,7 @@ TEST_F(Traces, RecomputationRepeatsNoGather) {
   const auto gathers = [](const Events& events) {
     std::vector<std::string> names;
     for (const auto& e : events) {
-      if (e.op == "unshard" || e.cargo == "shard")
+      if (e.op == "unshard" || e.payload == "shard")
         names.push_back(fmt::format("{} {} of micro-batch {}", e.name, e.pass, e.micro_batch));
     }
     std::sort(names.begin(), names.end());
@@ -463,20 +463,21 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
     for (const auto& e : events) {
       const std::int64_t shard = e.unit < 0 ? 0 : shard_elements(recorded, e.unit);
       std::int64_t expected = 0;
-      if (e.cargo == "inputs") expected = (4 * *c.train.micro_batch * c.data.seq_len + 3) * 4;  // a HostBatch
+      if (e.payload == "inputs")
+        expected = (4 * *c.train.micro_batch * c.data.seq_len + 3) * 4;  // a HostBatch
       if (e.op == "unshard") expected = shards * shard * param;
       if (e.op == "reduce") expected = shards * shard * reduce;
       if (e.op == "all_reduce") expected = shard * (shards > 1 ? gradient : reduce);
-      if (e.cargo == "shard" || e.cargo == "new_shard") expected = shard * param;
-      if (e.cargo == "gradient") expected = shard * gradient;
-      if (e.cargo == "scalars")  // with the loss of each micro-batch
+      if (e.payload == "shard" || e.payload == "new_shard") expected = shard * param;
+      if (e.payload == "gradient") expected = shard * gradient;
+      if (e.payload == "scalars")  // with the loss of each micro-batch
         expected = sizeof(optim::StepScalars) + 8 * kMicroBatches;
-      if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "d2h");
-      if (e.cargo == "residual")
+      if (e.payload == "state") expected = shard * state_bytes(c, e.op == "d2h");
+      if (e.payload == "residual")
         expected = recorded.run.compiled.specs[e.layer].output.rows *
                    recorded.run.compiled.specs[e.layer].output.cols * 4;
       EXPECT_EQ(e.bytes, expected) << e.name;
-      if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];
+      if (expected > 0) ++seen[e.payload.empty() ? e.op : e.payload];
     }
   });
   if (world().rank() != 0) return;
@@ -492,11 +493,11 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
     const bool on_host = fsdp.cpu_offload != CpuOffload::none && fsdp.offload_step == OffloadStep::host;
     const bool streamed = fsdp.cpu_offload != CpuOffload::none && !on_host,
                params = fsdp.cpu_offload == CpuOffload::params;
-    std::map<std::string, std::vector<const TraceEvent*>> of_step;  // by operation and cargo
+    std::map<std::string, std::vector<const TraceEvent*>> of_step;  // by operation and payload
     std::map<std::pair<std::string, int>, const TraceEvent*> by_unit;
     for (const auto& e : events) {
       if (e.op != "update" && e.op != "norm" && e.op != "h2d" && e.op != "d2h") continue;
-      const auto key = e.op + (e.cargo.empty() ? "" : " " + e.cargo);
+      const auto key = e.op + (e.payload.empty() ? "" : " " + e.payload);
       of_step[key].push_back(&e);
       by_unit[{key, e.unit}] = &e;
       ++seen[key];
@@ -538,7 +539,7 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
     std::map<std::tuple<int, std::string, int>, const TraceEvent*> came;
     for (const auto& e : events) {
       const std::tuple key{e.unit, e.pass, e.micro_batch};
-      if (e.cargo == "shard") {
+      if (e.payload == "shard") {
         EXPECT_TRUE(came.emplace(key, &e).second) << e.name;
       }
       if (params && e.op == "unshard") in_this_order(came[key], &e);

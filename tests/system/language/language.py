@@ -69,7 +69,7 @@ TURNS = [
 # A help text is read apart from its option's name too: in the manual page, by those who search, in a list of completions.
 SCOPE = r"(?:(?:--[\w-]+[^:]{0,20}|with [^:]+|adapters|AdamW|hybrid strategies): )*"
 FRAGMENTS = [
-    (r"^" + SCOPE + r"(of|as|likewise|ditto|for|by|from|than|and|or|but|so|then|else|same|such|than|through)\b",
+    (r"^" + SCOPE + r"(of|as|likewise|ditto|for|by|from|than|and|or|but|so|then|else|same|such|through)\b",
      "begin with a noun or a verb", "of the optimizer: bfloat16 or float32"),
     (r"^" + SCOPE + r"(with(?! [^:]+: )|without|in|on|at|to|if|when|whose|unless)\b", "begin with a noun or a verb", "with which it begins"),
     (r"^" + SCOPE + r"(it|its|they|them|their|these|those|this|that|he|one)\b", "name the thing", "its dtype; float32 or bfloat16"),
