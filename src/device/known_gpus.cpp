@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peaks of matrix products as NVIDIA's data sheets state them, without sparsity (half of the figures marked
-// so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's.
+// so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's. Of A100 nvidia-smi shows more
+// than a process can have: theirs is the least "total capacity" in public reports of PyTorch's, 79.14 and 39.39 GiB.
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device {
@@ -19,9 +20,9 @@ constexpr KnownGpu kGpus[] = {
     {"h100-nvl", "H100 NVL", mib(95830), 835.5, 60, 9, 0},    // 1,671 sparse
     {"h100-pcie", "H100 PCIe", mib(81559), 756.5, 51, 9, 0},  // data sheet of 2022: 1,513 sparse
     {"h100", "H100", mib(81559), 989.4, 67, 9, 0},            // SXM: 1,979 sparse
-    {"a100-40gb", "A100-SXM4-40GB", mib(40960), 312, 19.5, 8, 0},
-    {"a100-40gb", "A100-PCIE-40GB", mib(40960), 312, 19.5, 8, 0},
-    {"a100", "A100", mib(81920), 312, 19.5, 8, 0},           // PCIe and SXM alike
+    {"a100-40gb", "A100-SXM4-40GB", mib(40335), 312, 19.5, 8, 0},
+    {"a100-40gb", "A100-PCIE-40GB", mib(40335), 312, 19.5, 8, 0},
+    {"a100", "A100", mib(81039), 312, 19.5, 8, 0},           // PCIe and SXM alike
     {"l40s", "L40S", mib(46068), 362.05, 91.6, 8, 9},        // without sparsity
     {"a6000", "RTX A6000", mib(49140), 154.8, 38.7, 8, 6},   // Ampere GA102 white paper, appendix
     {"rtx4090", "RTX 4090", mib(24564), 165.2, 82.6, 8, 9},  // Ada white paper: accumulation in float32

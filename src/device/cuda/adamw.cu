@@ -190,7 +190,7 @@ __device__ inline void update_block(const Factors& f, const Operands& o, std::ui
   const auto kept_g = load_words<8>(o.gradient, wide_g, i);
   const Halves kept_m = load(o.exp_avg), kept_v = load(o.exp_avg_sq), kept_p = load(o.master);
   const auto upper = [&](Rounded which) {
-    return f.number | std::uint64_t{static_cast<std::uint32_t>(which)} << 32;
+    return upper_counter(f.number, static_cast<std::uint32_t>(which));
   };
   PhiloxBlock draws[3];
   philox<3>(block, {upper(Rounded::master), upper(Rounded::exp_avg), upper(Rounded::exp_avg_sq)},

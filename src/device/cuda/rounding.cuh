@@ -24,8 +24,13 @@ struct Draws {
   __device__ std::uint32_t operator[](int i) const { return words[i / 2] >> (16 * (i % 2)) & 0xFFFFU; }
 };
 
+/// The upper half of Philox's counter; the lower one is the number of a block.
+__device__ inline std::uint64_t upper_counter(std::uint32_t step, std::uint32_t operand) {
+  return step | std::uint64_t{operand} << 32;
+}
+
 __device__ inline Draws draw_block(const RoundingKey& key, std::uint64_t block) {
-  const PhiloxBlock bits = philox(block, key.step | std::uint64_t{key.operand} << 32, key.parameter);
+  const PhiloxBlock bits = philox(block, upper_counter(key.step, key.operand), key.parameter);
   return {{bits.words[0], bits.words[1], bits.words[2], bits.words[3]}};
 }
 
