@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # fp8_convergence.sh LLAMPI [FOLDER [SEEDS]]: trains the two examples (sums with their fine-tuning, texts of licences) in bfloat16 and with
 # products in FP8 (fsdp.product_dtype = fp8) from several seeds, and compares final losses and accuracy: half an hour on two cores. Prints
-# tables and two verdicts; exit status 1 if one is bad. Running it again continues. From the root of the source, after scripts/mpi-env.sh.
+# tables and two verdicts; exit status 1 if one is bad. STEPS ends each run after so many steps. Running it again continues. From the root of the
+# source, after scripts/mpi-env.sh.
 set -euo pipefail
 llampi=$1 folder=${2:-runs/fp8_convergence} seeds=${3:-"0 1 2"}
 export LC_ALL=C
+at_most=(${STEPS:+--train.steps="$STEPS"})
 mkdir -p "$folder"
 
 train() { # RUN OPTION...
     local run=$1
     shift
-    mpirun -n 2 "$llampi" train --run.dir="$folder/$run" --fsdp.param_dtype=bfloat16 --log.every=100 "$@" >>"$folder/$run.log" 2>&1 || {
+    mpirun -n 2 "$llampi" train --run.dir="$folder/$run" --fsdp.param_dtype=bfloat16 --log.every=100 "$@" "${at_most[@]}" >>"$folder/$run.log" 2>&1 || {
         tail -n 5 "$folder/$run.log" >&2
         exit 1
     }
@@ -61,7 +63,7 @@ awk '
         print "|---|---:|---:|---:|"
         differ("loss, sums", base["auto"] / n["auto"], base["fp8"] / n["fp8"])
         differ("loss, licences", text["auto"] / n["auto"], text["fp8"] / n["fp8"])
-                printf "| loss of held-out answers | %.5f | %.5f | |\n", chat["auto"] / n["auto"], chat["fp8"] / n["fp8"]
+        printf "| loss of held-out answers | %.5f | %.5f | |\n", chat["auto"] / n["auto"], chat["fp8"] / n["fp8"]
         printf "| right answers | %.1f (%d to %d) | %.1f (%d to %d) | |\n", right["auto"] / n["auto"], low["auto"], high["auto"],
             right["fp8"] / n["fp8"], low["fp8"], high["fp8"]
         print ""

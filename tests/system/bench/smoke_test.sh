@@ -126,6 +126,19 @@ case $name in
         done
         ! grep -E '^\| llampi|^llampi' "$folder/out" | grep 'not measured' || fail "something was not measured"
         ;;
+    fp8_convergence)
+        # Three steps teach nothing: one wrong answer more or a loss that differs does not matter here.
+        cd "$source_dir"
+        STEPS=3 run "0 1" bash bench/fp8_convergence.sh "$build/llampi" "$folder/run" 0
+        for products in auto fp8; do
+            expect_rows 1 "^$products 0 $number $number [0-9]+ $number$"
+        done
+        for loss in 'loss, sums' 'loss, licences'; do
+            expect_rows 1 "^\| $loss \| $number \| $number \| $signed % \|$"
+        done
+        expect_rows 1 '^losses within 0\.5 %: (yes|no)$'
+        expect_rows 1 '^right answers within the spread of bfloat16: (yes|no)$'
+        ;;
     plan_accuracy)
         judged bash "$source_dir/bench/plan_accuracy.sh" "$build/llampi" "$folder/run"
         expect_rows 1 '^\| ranks, threads, model, sequences, tokens, global batch \| measured, ms \| predicted, ms \| error \| within 15 % \|$'
