@@ -267,8 +267,8 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
 /// What to do with the keys that were found.
 std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanRequest& request) {
   if (keys.empty())
-    return "\nnothing to change: the configuration is the best already\n" +
-           (request.output.empty() ? "" : fmt::format("wrote {}: a copy of it\n", request.output));
+    return "\nnothing to change\n" +
+           (request.output.empty() ? "" : fmt::format("wrote {}: the same configuration\n", request.output));
   std::string text = request.output.empty()
                          ? "\nfor the best, set (--output FILE writes a configuration with these options)\n"
                          : fmt::format("\nwrote {}: the configuration with\n", request.output);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/plan_machine.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::cli {
@@ -99,7 +102,7 @@ void place_ranks(const MachineRequest& r, const train::RunShape& shape, plan::Ma
     machine.host_memory_bytes = bytes;
   } else if (machine.memory_bytes == 0) {  // on CPUs it is the ranks' only memory
     machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
-    machine.memory_option = "--host-memory";
+    machine.memory_option = fmt::format("--host-memory / {}", count(machine.most_ranks_on_a_node(), "rank"));
   } else {
     throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
   }

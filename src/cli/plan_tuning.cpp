@@ -14,6 +14,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::cli {
@@ -176,7 +177,7 @@ class Trials {
       // Room for deterministic attention is decided last, by what is left.
       const Run searched = compile(with_room(config, most_room() / 8), kMicroBatches);
       plan::Trial trial;
-      const auto [needed, host_needed] = bytes_of(*searched);
+      const auto [needed, host_needed] = bytes_of(config, *searched);
       trial.needed_bytes = needed;
       trial.fits_on_device = fits(needed, q_.machine.memory_bytes);
       trial.fits_on_host = fits(host_needed, q_.machine.host_memory_bytes);
@@ -240,7 +241,7 @@ class Trials {
 
   plan::TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
     const auto run = compile(config, most_micro_batches);
-    const auto [needed, host_needed] = bytes_of(*run);
+    const auto [needed, host_needed] = bytes_of(config, *run);
     plan::TimedChoice timed{.choice = {},
                             .time = time(config, *run, run->options),
                             .needed_bytes = needed,
@@ -255,6 +256,7 @@ class Trials {
         .offloading = configured_offloading(config),
         .checkpointing = run->options.checkpointing};
     timed.choice.offloading.residuals = run->options.offload.residuals;
+    timed.accumulates = run->options.micro_batches > 1;
     return timed;
   }
 
@@ -275,16 +277,30 @@ class Trials {
     return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
   }
   Run compile(train::Config config, std::int64_t most_micro_batches) const {
-    const bool divides = config.train.micro_batch && micro_batches(config) > 0;  // if not, a run is refused
+    const bool divides =  // if not, a run is refused
+        config.train.micro_batch &&
+        config.train.global_batch % (q_.machine.ranks * *config.train.micro_batch) == 0;
     if (divides && config.fsdp.sum_order == fsdp::SumOrder::any)
       config.train.global_batch =
           std::min(micro_batches(config), most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
     return std::make_shared<const train::CompiledRun>(train::compile_run(config, q_.shape));
   }
-  std::pair<std::int64_t, std::int64_t> bytes_of(const train::CompiledRun& run) const {
-    return {
-        plan::needed_bytes(q_.machine.backend, run.compiled.arena_bytes, run.groups, run.options.reduction),
-        plan::host_needed_bytes(q_.machine, run.compiled.arena_bytes)};
+  /// With the inputs of all its micro-batches, though the run was compiled with fewer.
+  std::pair<std::int64_t, std::int64_t> bytes_of(const train::Config& config,
+                                                 const train::CompiledRun& run) const {
+    constexpr std::int64_t kAlignment = 256;  // of buffers in an arena
+    auto arena_bytes = run.compiled.arena_bytes;
+    const std::int64_t more =
+        config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
+    for (const auto& row : fsdp::bytes_by_purpose(run.compiled.step)) {
+      const bool is_input = row.purpose == fsdp::Purpose::inputs || row.purpose == fsdp::Purpose::host_inputs;
+      if (!is_input || more <= 0) continue;
+      const std::int64_t aligned = (row.bytes / row.buffers + kAlignment - 1) / kAlignment * kAlignment;
+      const std::int64_t with_scalars = aligned + static_cast<std::int64_t>(sizeof(double));  // its loss
+      arena_bytes[static_cast<std::size_t>(row.arena)] += more * with_scalars + kAlignment;
+    }
+    return {plan::needed_bytes(q_.machine.backend, arena_bytes, run.groups, run.options.reduction),
+            plan::host_needed_bytes(q_.machine, arena_bytes)};
   }
   /// Of all its micro-batches.
   /// @param run of the configuration, with a few of them
@@ -325,10 +341,10 @@ std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
     return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"),
                        tuning.impossible.begin()->second);
   return fmt::format(
-      "none of {} fits: even the smallest needs {} per {}, which has {}; use more ranks, a shorter data.seq_len or "
+      "none of {} fits: even the smallest needs {}, but {} has {}; use more ranks, a shorter data.seq_len or "
       "state in bfloat16{}",
       count(tuning.candidates, "combination"), format_bytes(tuning.least_needed_bytes),
-      on_gpu(q) ? "GPU" : "rank", format_bytes(q.machine.memory_bytes),
+      q.machine.device_in_words(), q.machine.memory_in_words(),
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }
 
@@ -348,15 +364,12 @@ TunedConfig tune_config(const TuneQuestion& q) {
   tuned.tuning = plan::tune(
       space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
   auto& timed = tuned.tuning.timed;
-  // The inputs of all micro-batches count only now.
-  for (; !timed.empty(); timed.erase(timed.begin())) {
-    tuned.config = with_choice(q, timed.front().choice);
-    const plan::Choice choice = timed.front().choice;
-    timed.front() = trials.exactly(tuned.config);
-    timed.front().choice = choice;
-    if (timed.front().fits) return tuned;
-  }
-  throw_user_error("{}", nothing_fits(q, tuned.tuning));
+  if (timed.empty()) throw_user_error("{}", nothing_fits(q, tuned.tuning));
+  const plan::Choice choice = timed.front().choice;
+  tuned.config = with_choice(q, choice);
+  timed.front() = trials.exactly(tuned.config);
+  timed.front().choice = choice;
+  return tuned;
 }
 
 std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/content.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <span>
 #include <sstream>
@@ -64,17 +63,13 @@ std::string describe_content(const TokenFile& file) {
 }
 
 std::string content_in_words(const std::string& content) {
-  std::vector<std::string> words;
   std::istringstream stream(content);
-  for (std::string word; stream >> word;) {
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    const bool is_number = error == std::errc() && end == word.data() + word.size();
-    words.push_back(is_number ? with_separators(number) : word);
-    if (word == "crc32") break;
-  }
-  const auto at = content.find("crc32");
-  return fmt::format("{}{}", fmt::join(words, " "), at == std::string::npos ? "" : content.substr(at + 5));
+  std::int64_t tokens = 0, documents = 0;
+  std::string token_word, in, rest;
+  if (!(stream >> tokens >> token_word >> in >> documents)) return content;
+  std::getline(stream, rest);
+  return fmt::format("{} {} {} {}{}", with_separators(tokens), token_word, in, with_separators(documents),
+                     rest);
 }
 
 bool same_content(const std::string& one, const std::string& other) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peaks of matrix products as NVIDIA's data sheets state them, without sparsity (half of the figures marked
-// so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's. Of A100 nvidia-smi shows more
-// than a process can have: theirs is the least "total capacity" in public reports of PyTorch's, 79.14 and 39.39 GiB.
+// so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's. nvidia-smi may show
+// up to a GiB more than a process can have; for the A100 it is the least "total capacity" in public reports of PyTorch's, 79.14 and 39.39 GiB.
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device {

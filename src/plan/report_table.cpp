@@ -101,9 +101,8 @@ std::string format_fit(const PlanReport& r) {
   std::string text =
       fmt::format("needs about {} per {}", format_bytes(r.needed_bytes), r.on_gpu() ? "GPU" : "rank");
   if (!r.knows_memory()) return text + "\n";
-  const bool is_model = m.device != "cpu" && m.device != "cuda" && m.memory_option.empty();
   text = verdict(r.fits_on_device()) + text +
-         fmt::format(", {} has {}\n", is_model ? m.device_in_words() : "which", m.memory_in_words());
+         fmt::format(", {} has {}\n", m.device_in_words(), m.memory_in_words());
   if (r.knows_host_memory()) {
     text += verdict(r.fits_on_host()) + fmt::format("needs about {} of host memory per node, which has {}\n",
                                                     format_bytes(r.host_needed_bytes),
@@ -175,7 +174,7 @@ std::string format_categories(const PlanReport& r) {
     add_row(fsdp::to_string(category), [&](const MemoryColumn& column) { return column.of(r, category); });
   }
   add_row("reserved, unused at the peak", [&](const MemoryColumn& column) { return column.idle(r); });
-  add_row(r.on_gpu() ? "CUDA and libraries, about" : "program and libraries, about",
+  add_row(r.on_gpu() ? "program and CUDA, about" : "program and libraries, about",
           [](const MemoryColumn& column) { return column.libraries; });
   add_row("NCCL, about", [](const MemoryColumn& column) { return column.nccl; });
   text += fmt::format("  {:<30}", "total");
@@ -274,11 +273,11 @@ std::string describe_choices(const PlanReport& r) {
   std::string text;
   if (r.checkpointing != fsdp::Checkpointing::none) {
     const double part = r.added.recomputed_part();
-    text += fmt::format("recomputed in the backward pass (activation.checkpointing): {}; {}\n",
-                        fsdp::to_string(r.checkpointing),
-                        part < 0.0005
-                            ? "memory-bound operations only, no matrix product"
-                            : fmt::format("at most {:.1f} % more FLOPs of matrix products", 100 * part));
+    text +=
+        fmt::format("recomputed in the backward pass (activation.checkpointing): {}; {}\n",
+                    fsdp::to_string(r.checkpointing),
+                    part == 0 ? "memory-bound operations only, no matrix product"
+                              : fmt::format("at most {:.1f} % more FLOPs of matrix products", 100 * part));
   }
   if (r.offloads_residuals) {
     text += fmt::format(
@@ -288,7 +287,7 @@ std::string describe_choices(const PlanReport& r) {
   }
   if (r.attention_workspace > 0) {
     text += fmt::format(
-        "deterministic attention may use up to {} of workspace (run.attention_workspace), part of \"other\" below\n",
+        "deterministic attention may use up to {} of workspace (run.attention_workspace); what it uses is in \"other\" below\n",
         format_bytes(r.attention_workspace));
   }
   return text;

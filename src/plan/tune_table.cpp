@@ -12,16 +12,27 @@ namespace llampi::plan {
 namespace {
 
 constexpr std::size_t kRows = 5;
+constexpr int kStrategyWidth = 37;  // "hybrid_shard_zero2 of a node, ZeRO-1"
+
+/// Gradient accumulation makes no difference where there is nothing to add.
+bool is_same_run(const TimedChoice& one, const TimedChoice& other) {
+  const auto effective = [](const TimedChoice& timed) {
+    Choice choice = timed.choice;
+    choice.accumulate_unsharded = choice.accumulate_unsharded && timed.accumulates;
+    return choice;
+  };
+  return effective(one) == effective(other);
+}
 
 std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
   const Choice& c = row.choice;
   const double waiting = row.time.waiting_seconds();
   std::string text =
-      fmt::format("{} {:<30}{:>6}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), c.micro_batch,
-                  with_separators(tokens / row.time.seconds), format_bytes(row.needed_bytes),
+      fmt::format("{} {:<{}}{:>6}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), kStrategyWidth,
+                  c.micro_batch, with_separators(tokens / row.time.seconds), format_bytes(row.needed_bytes),
                   100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
   if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
-  if (c.accumulate_unsharded) text += "; gradients accumulated unsharded";
+  if (c.accumulate_unsharded && row.accumulates) text += "; gradients accumulated unsharded";
   if (c.numbers.fp8) text += "; fp8";
   if (!row.fits) text += "; does not fit";
   return text + "\n";
@@ -46,7 +57,7 @@ std::string impossible_lines(const Tuning& tuning) {
     strategies[reason].push_back(fsdp::to_string(strategy));
   std::string text;
   for (const auto& [reason, names] : strategies)
-    text += fmt::format("  not allowed, for example ({}): {}\n", fmt::join(names, ", "), reason);
+    text += fmt::format("  not allowed ({}), for example: {}\n", fmt::join(names, ", "), reason);
   return text;
 }
 
@@ -57,13 +68,13 @@ const char* to_string(Rejection rejection) {
     case Rejection::impossible:
       return "are not allowed";
     case Rejection::device_memory:
-      return "need more device memory than there is, however much is recomputed";
+      return "need more device memory than there is";
     case Rejection::host_memory:
       return "need more host memory than there is";
     case Rejection::offload_not_needed:
       return "offload more than is needed to fit";
     case Rejection::slower:
-      return "would be slower than the best, with what they must recompute to fit";
+      return "would be slower than the best, recomputation included";
   }
   return "";
 }
@@ -87,23 +98,18 @@ std::string to_string(const Offloading& offloading) {
 
 std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
                           std::int64_t memory_bytes) {
-  std::string text = fmt::format("  {:<30}{:>6}{:>14}{:>12}{:>9}  {}\n", "strategy", "batch", "tokens/s",
-                                 "memory", "exposed", "recomputed");
+  std::string text = fmt::format("  {:<{}}{:>6}{:>14}{:>12}{:>9}  {}\n", "strategy", kStrategyWidth, "batch",
+                                 "tokens/s", "memory", "exposed", "recomputed");
   const auto rows = tuning.best(kRows);
-  bool best_is_configured = false;
-  for (const TimedChoice& row : rows) {
-    const bool is_best = &row == &rows.front();
-    best_is_configured = best_is_configured || (is_best && configured && configured->choice == row.choice);
-    text += tuned_row(is_best ? ">" : " ", row, tokens);
-  }
-  if (configured && !best_is_configured) text += tuned_row("*", *configured, tokens);
+  for (const TimedChoice& row : rows) text += tuned_row(&row == &rows.front() ? ">" : " ", row, tokens);
+  const bool same = configured && !rows.empty() && is_same_run(*configured, rows.front());
+  if (configured && !same) text += tuned_row("*", *configured, tokens);
+  text +=
+      "all figures are predicted. > is the best: of the predicted combinations within 0.1 % of the fastest, it needs least memory";
+  if (rows.size() > 1) text += ". The next rows are the fastest of other strategies or shard groups";
+  if (configured) text += same ? ". A run as configured is the same" : ". * is as configured";
   text += fmt::format(
-      "predicted. > the best: of all within 0.1 % of the fastest, the one that needs least memory; below it, the fastest of other "
-      "strategies{}\nbatch: sequences of a micro-batch; memory: per rank{}; exposed: share of the step that waits for communication or "
-      "copies\n",
-      best_is_configured ? "; the configuration is the best already"
-      : configured       ? "; * as configured"
-                         : "",
+      "\nbatch: sequences of a micro-batch; memory: per rank{}; exposed: share of the step that waits for communication or copies\n",
       memory_bytes > 0 ? fmt::format(", of {}", format_bytes(memory_bytes))
                        : ", whose limit is not known (--memory), so nothing was left out for it");
   text += fmt::format(

@@ -13,7 +13,7 @@ namespace llampi {
 std::string format_bytes(std::int64_t bytes);
 /// "4,484,352".
 std::string with_separators(std::int64_t number);
-/// Rounded to an integer: "4,484,352".
+/// Rounded to an integer: "4,484,352". An int must be converted to one of the two.
 std::string with_separators(double number);
 /// "100 billion", "1.5 million", "4,484,352" for what has more digits than these show.
 std::string in_words(double number);

@@ -83,6 +83,7 @@ struct TimedChoice {
   std::int64_t needed_bytes = 0;       ///< of a device
   std::int64_t host_needed_bytes = 0;  ///< of a node with GPUs
   bool fits = true;
+  bool accumulates = false;  ///< a step has several micro-batches
 };
 
 /// What a choice would need, and, on request, take.
@@ -120,12 +121,13 @@ struct Tuning {
 /// Of those that are within a thousandth of the fastest, the first is the one that needs least memory.
 Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choice);
 
-/// "hybrid_shard of 4, optimizer over replicas".
+/// "hybrid_shard of 4, ZeRO-1".
 std::string to_string(const Sharding& sharding);
-/// "none", "optimizer (host step), residuals".
+/// "none", "optimizer, step on the host, residuals".
 std::string to_string(const Offloading& offloading);
 
-/// A table of the best few and, where there is one, of the configured; then how many candidates were rejected, and why.
+/// A table of the best few and, where it is another, of the configured; then how many candidates ("combinations") were left out,
+/// and why.
 /// @param tokens of a step, over all ranks
 /// @param memory_bytes of a device; 0: not known
 std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,

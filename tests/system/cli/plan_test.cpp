@@ -322,6 +322,12 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
                                       report.substr(at, report.find(" per ", at) - at) + "[ \n]"))
         << options;
   }
+  // And its host column, times the ranks of the node, to what is compared with the node's.
+  const auto offloaded = json("--ranks 2 --device h100 --fsdp.cpu_offload=optimizer");
+  const std::string report = plan("--ranks 2 --device h100 --fsdp.cpu_offload=optimizer").out;
+  EXPECT_THAT(report,
+              ContainsRegex("\n  total .* " +
+                            format_bytes(offloaded["host_needed_bytes"].get<std::int64_t>() / 2) + "\n"));
   EXPECT_THAT(plan("--ranks 2 --device cuda").out, ContainsRegex("\nneeds about [0-9.]+ [MG]iB per GPU\n"));
   EXPECT_THAT(plan("--details --ranks 2").out, Not(HasSubstr("CUDA")));
 }
@@ -407,7 +413,7 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
     EXPECT_THAT(
         ending.out,
         ContainsRegex(
-            "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), which has [0-9.]+ [MG]iB \\(--memory\\)\n"));
+            "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), a (GPU|rank) has [0-9.]+ [MG]iB \\(--memory\\)\n"));
     EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
     EXPECT_THAT(ending.err, StartsWith("llampi: needs "));
     return ending.err.substr(ending.err.find("; ", ending.err.find("largest items: ")) + 2);
@@ -496,7 +502,7 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
   EXPECT_EQ(fits.status, 0) << fits.err;
   EXPECT_THAT(
       fits.out,
-      ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, which has [0-9.]+ [MG]iB \\(--memory\\)\n"
+      ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, a GPU has [0-9.]+ [MG]iB \\(--memory\\)\n"
                     "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
   EXPECT_EQ(does_not.status, 2);
   EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
@@ -683,6 +689,58 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
   std::int64_t outcomes = object["timed"];
   for (const auto& row : object["rejected"]) outcomes += row["count"].get<std::int64_t>();
   EXPECT_EQ(outcomes, object["candidates"]);
+}
+
+// The numbers of its text, as they are printed.
+TEST_F(Plan, TuningAccountsForEachCombination) {
+  const std::string options = "--ranks 2 --threads 1 --machine workstation-2-cores --tune ";
+  std::istringstream lines(plan(options + "--memory 0.065").out);
+  std::int64_t combinations = 0, predicted = 0, left_out = 0, reasons = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::int64_t number = 0;
+    if (const auto at = line.find(" combinations of strategy"); at != std::string::npos) {
+      combinations = std::stoll(line);
+      const auto colon = line.find(": ");
+      predicted = std::stoll(line.substr(colon + 2));
+      left_out = std::stoll(line.substr(line.find("predicted, ") + 11));
+    } else if (combinations > 0 && std::istringstream(line) >> number) {
+      reasons += number;
+    }
+  }
+  EXPECT_GT(predicted, 0);
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(predicted + left_out, combinations);
+  EXPECT_EQ(reasons, left_out);
+
+  // What was found is the best of the same search, and a run of it is the same.
+  ASSERT_EQ(plan(options + "--output best.ini").status, 0);
+  const Ending again = run(
+      "plan --ranks 2 --threads 1 --machine workstation-2-cores --tune --config best.ini --output copy.ini");
+  EXPECT_THAT(again.out, AllOf(HasSubstr("nothing to change\nwrote copy.ini: the same configuration\n"),
+                               HasSubstr("A run as configured is the same\n"), Not(HasSubstr("\n* "))));
+  // Accumulation makes no difference to one micro-batch.
+  const Ending one =
+      plan(options + "--train.micro_batch=12 --fsdp.strategy=full_shard --fsdp.accumulate=unsharded");
+  EXPECT_THAT(one.out, AllOf(HasSubstr("A run as configured is the same\n"), Not(HasSubstr("accumulated"))));
+  EXPECT_THAT(plan(options + "--train.micro_batch=5").err, HasSubstr("none of "));
+}
+
+// Steps of many micro-batches are compiled with few; the inputs of all count from the beginning.
+TEST_F(Plan, TuningCountsTheInputsOfEveryMicroBatch) {
+  const std::string options =
+      "--ranks 2 --threads 1 --machine workstation-2-cores --train.micro_batch=1 --fsdp.strategy=full_shard "
+      "--fsdp.accumulate=sharded --train.global_batch=";
+  const auto needed = [&](int batch, const std::string& recomputed) {
+    return json(fmt::format("{}{} --activation.checkpointing={}", options, batch, recomputed))["needed_bytes"]
+        .get<double>();
+  };
+  const double full = needed(4000, "full"), none = needed(4000, "none");
+  ASSERT_GT(full - needed(8, "full"), none - full) << "inputs are more than what recomputation saves";
+  const double memory = full + (none - full) / 8;
+  const Ending tuned = plan(fmt::format("{}4000 --tune --memory {:.9f}", options, memory / 0x1p30));
+  EXPECT_EQ(tuned.status, 0) << tuned.err;
+  EXPECT_THAT(tuned.out, ContainsRegex("\n> full_shard +1 .* (full|feed_forward)"));
+  EXPECT_THAT(tuned.out, Not(ContainsRegex("\n> [^\n]*does not fit")));
 }
 
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {
