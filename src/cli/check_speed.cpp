@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 #include "cli/plan_machine.hpp"
 #include "llampi/comm/comm.hpp"
@@ -47,6 +48,13 @@ std::string missing(const plan::MachineSpeed& machine, const measure::Result& me
   return "";
 }
 
+/// On CPUs, where the ranks add up what they received: a rank reads its part of every rank's array and writes the sum. The plan's link
+/// figures are of bytes that are moved.
+double seconds_of_sums(const Figures& figures, int ranks, double whole_bytes) {
+  const double cost = plan::costs_of(*figures.machine, figures.share, {})[plan::Term::array_bytes];
+  return cost * (ranks + 1) * whole_bytes / ranks;
+}
+
 /// Of the largest messages.
 std::vector<MeasuredCollective> largest_collectives(const measure::Result& measured, const Figures& figures) {
   std::vector<int> members(static_cast<std::size_t>(measured.ranks));
@@ -64,7 +72,9 @@ std::vector<MeasuredCollective> largest_collectives(const measure::Result& measu
       if (row.seconds * row.rate > bytes) largest = &row, bytes = row.seconds * row.rate;
     }
     if (largest == nullptr) continue;
-    const double seconds = plan::seconds(phases_of(network, group, bytes * 1e9, figures.speed.route));
+    double seconds = plan::seconds(phases_of(network, group, bytes * 1e9, figures.speed.route));
+    if (figures.speed.cores_copy_messages && std::string_view(name) != "all_gather")
+      seconds += seconds_of_sums(figures, group.ranks, bytes * 1e9);
     found.push_back({.name = name,
                      .seconds = largest->seconds,
                      .bus_rate = largest->bus_rate,

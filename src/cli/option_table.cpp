@@ -47,7 +47,7 @@ Table run_options(train::Config& c) {
       {"run.watchdog_seconds",
        &c.run.watchdog_seconds,
        "end the job with a report if a rank sends no heartbeat, or no rank makes progress, for this many "
-       "seconds; 0: off. Use more than one step takes, or 0 while a debugger holds a rank",
+       "seconds; 0: off. Choose more than the longest step takes, or 0 while a debugger holds a rank",
        {.range = kAtLeastZero}},
       {"run.verify_replicas_every",
        &c.run.verify_replicas_every,
@@ -320,7 +320,7 @@ Table fsdp_options(train::Config& c) {
        "copied to the device before each all-gather"},
       {"fsdp.offload_step", one_of(c.fsdp.offload_step),
        "where AdamW runs with fsdp.cpu_offload. device: the state is copied to the device and back, two units "
-       "at a time; host: gradients are copied out and new parameters in (a third of the traffic, at the speed "
+       "at a time; host: gradients are copied out and new parameters in (a quarter of the traffic with parameters in 16 bits, a third in float32, at the speed "
        "of the CPU)"},
       {"fsdp.sync_init", one_of(c.fsdp.sync_init),
        "how model.weights are read. read: each rank reads what it needs; broadcast: rank 0 reads everything "
@@ -370,7 +370,7 @@ Table other_options(train::Config& c) {
        "dtype of the optimizer state in checkpoints. auto: optimizer.moment_dtype. With a narrower dtype a "
        "resumed run is not exactly the saved one"},
       {"checkpoint.io", one_of(c.checkpoint.io),
-       "how checkpoints are written and read. direct: each rank, or one rank per node for several, by itself; "
+       "how checkpoints are written and read. direct: each writer rank writes its own part of the file (checkpoint.writers_per_node); "
        "hdf5: collective reads and writes of parallel HDF5, which can hang if one rank's disk fails (requires "
        "run.watchdog_seconds > 0)"},
       {"checkpoint.writers_per_node",

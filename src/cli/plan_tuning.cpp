@@ -74,7 +74,19 @@ plan::Numbers configured_numbers(const TuneQuestion& q) {
           q.config.fsdp.product_dtype == train::ProductDtype::fp8};
 }
 
-std::vector<plan::Numbers> numbers(const TuneQuestion& q) {
+/// A figure that the machine lacks, without which nothing can be predicted with these numbers; empty: there is none.
+std::string missing_figure(const TuneQuestion& q, const plan::Numbers& numbers) {
+  if (!on_gpu(q) || !q.figures.by_operation()) return "";
+  const bool is_float32 = numbers.param == DType::float32;
+  std::vector<const char*> needed = {is_float32 ? "product_tflops_float32" : "product_tflops_bfloat16"};
+  if (numbers.fp8) needed.push_back("product_tflops_fp8");
+  for (const char* key : needed) {
+    if (q.figures.machine->find(key) == nullptr) return key;
+  }
+  return "";
+}
+
+std::vector<plan::Numbers> numbers(const TuneQuestion& q, std::vector<std::string>& notes) {
   const plan::Numbers now = configured_numbers(q);
   std::vector<plan::Numbers> all = {now};
   if (!q.may_change_numbers) return all;
@@ -82,7 +94,15 @@ std::vector<plan::Numbers> numbers(const TuneQuestion& q) {
     for (const bool fp8 : {false, true}) {
       const bool kept = (q.kept.contains("fsdp.param_dtype") && param != now.param) ||
                         (q.kept.contains("fsdp.product_dtype") && fp8 != now.fp8);
-      if (!kept && plan::Numbers{param, fp8} != now) all.push_back({param, fp8});
+      const plan::Numbers numbers{param, fp8};
+      if (kept || numbers == now) continue;
+      if (const std::string key = missing_figure(q, numbers); !key.empty()) {
+        notes.push_back(fmt::format("fsdp.param_dtype = {}{} was not tried: machine {} has no figure {}",
+                                    to_string(param), fp8 ? " with fsdp.product_dtype = fp8" : "",
+                                    q.figures.machine->name, key));
+        continue;
+      }
+      all.push_back(numbers);
     }
   }
   return all;
@@ -125,7 +145,7 @@ std::vector<plan::Offloading> offloadings(const TuneQuestion& q, std::vector<std
 plan::TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::vector<std::string>& notes) {
   plan::TuneSpace space;
   space.shardings = shardings(q);
-  space.numbers = numbers(q);
+  space.numbers = numbers(q, notes);
   space.sequences = q.config.train.global_batch / q.machine.ranks;
   space.micro_batches = divisors(space.sequences);
   if (q.kept.contains("train.micro_batch") && q.config.train.micro_batch)

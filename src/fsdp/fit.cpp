@@ -325,8 +325,15 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   }
   const std::string changes = fmt::format("{}", fmt::join(words, " and "));
   if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes;
-  return fmt::format("it would fit on {} ranks, with no more of them on a node{}{}", fit->ranks,
-                     changes.empty() ? "" : ", and ", changes);
+  const int on_node = q.groups.shards_on_node * q.groups.replicas_on_node;
+  const std::int64_t least_batch = fit->ranks * q.options.batch.sequences;
+  const bool batch_is_too_small =
+      q.options.training && changes.empty() &&
+      least_batch > ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
+  return fmt::format(
+      "it would fit on {} ranks with at most {} per node{}{}{}", fit->ranks, on_node,
+      batch_is_too_small ? fmt::format(" and a global batch of {} sequences", least_batch) : "",
+      changes.empty() ? "" : ", and ", changes);
 }
 
 /// The largest buffers of an arena, or of both, at the peak: "saved activation 1.50 MiB, ...".

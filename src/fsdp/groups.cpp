@@ -37,7 +37,9 @@ std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_ran
     throw ConfigError(
         {.field = "shard_group_size",
          .value = "node",
-         .problem = fmt::format("needs several nodes, and all {} ranks are on one", node_of_rank.size()),
+         .problem = node_of_rank.size() == 1 ? "needs several nodes, and there is one rank"
+                                             : fmt::format("needs several nodes, and all {} ranks are on one",
+                                                           node_of_rank.size()),
          .remedy = "use {strategy} = full_shard, or set {shard_group_size} to a number of ranks"});
   }
   std::vector<std::vector<int>> groups;

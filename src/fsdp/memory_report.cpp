@@ -61,12 +61,14 @@ std::optional<int> peak_action(const Program& program) {
 std::string format_memory(const Program& program) {
   std::string text;
   for (const bool persistent : {true, false}) {
-    text += persistent ? "kept for the whole run\n"
-                       : "temporary in a step: buffers that are not live at the same time share memory\n";
+    text +=
+        persistent
+            ? "kept for the whole run\n"
+            : "temporary in a step, summed over its buffers: those that are not live at the same time share memory\n";
     for (const auto& row : bytes_by_purpose(program)) {
       if (row.persistent != persistent) continue;
-      text += fmt::format("  {:<22} {:>5} x {:>12}{}\n", to_string(row.purpose), row.buffers,
-                          format_bytes(row.bytes), row.arena == Arena::host ? "  in host memory" : "");
+      text += fmt::format("  {:<22} {:>12} in {}{}\n", to_string(row.purpose), format_bytes(row.bytes),
+                          count(row.buffers, "buffer"), row.arena == Arena::host ? " of host memory" : "");
     }
   }
   const auto bytes_of = [&](Arena arena) { return program.arena_bytes[static_cast<std::size_t>(arena)]; };

@@ -287,8 +287,8 @@ std::string format_units(const model::Model& model, const std::vector<Unit>& uni
                                         units.empty() ? 0 : units[0].shards);
   std::size_t width = total.size();
   for (const auto& unit : units) width = std::max(width, unit.name.size());
-  std::string text = fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", "unit", width,
-                                 "parameters", "elements", "float32", "shard elements", "padding");
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", "unit", width, "tensors",
+                                 "parameters", "float32", "shard elements", "padding");
   const auto add_line = [&](const std::string& name, std::size_t parameters, std::int64_t elements,
                             std::int64_t shard_elements, std::int64_t padding) {
     text += fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", name, width, parameters, elements,

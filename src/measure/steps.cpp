@@ -97,7 +97,7 @@ const char* phase_of(const OperationTime& time) {
   if (time.optimizes) return "gradient norm and optimizer";
   const plan::Terms& amounts = time.amounts;
   for (const Term term : {Term::product_float32, Term::product_half, Term::product_fp8}) {
-    if (amounts[term] > 0) return "matrix products, with what is fused";
+    if (amounts[term] > 0) return "matrix products, including fused operations";
   }
   for (const Term term : {Term::attention_forward, Term::attention_any_order, Term::attention_deterministic,
                           Term::attention_native}) {
@@ -121,7 +121,7 @@ void measure_phases(const Bench& bench, Training& training) {
   }
   std::map<std::string, double> phases;
   for (const auto& [name, time] : best) phases[phase_of(time)] += time.seconds;
-  for (const char* phase : {"matrix products, with what is fused", "attention", "other operations",
+  for (const char* phase : {"matrix products, including fused operations", "attention", "other operations",
                             "gradient norm and optimizer"})
     bench.rows.push_back(
         {.group = "phase", .name = phase, .seconds = bench.slowest(phases[phase]), .unit = {}});

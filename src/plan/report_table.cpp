@@ -11,6 +11,7 @@
 namespace llampi::plan {
 namespace {
 
+constexpr int kUsualGpusOfANode = 8;
 constexpr int kColumn = 15, kColumns = 3 * kColumn;  ///< of a table: one of bytes, all of them
 
 std::string indented(const std::string& text) {
@@ -38,6 +39,8 @@ std::string describe_job(const PlanReport& r) {
     text += fmt::format(", {} on the last", count(m.ranks % m.ranks_per_node, "rank"));
   }
   if (!m.even()) text += ": the same number on each is faster";
+  if (r.on_gpu() && m.nodes() == 1 && m.ranks > kUsualGpusOfANode)
+    text += "; --per-node divides the ranks into nodes";
   text += "\n" + r.mesh + "\n";
   text += fmt::format("device {}, {} per rank; a step: {} of {} x {} per rank\n", m.device,
                       count(m.threads, "thread"), count(r.micro_batches, "micro-batch", "es"),
@@ -102,7 +105,12 @@ std::string format_fit(const PlanReport& r) {
       fmt::format("needs about {} per {}", format_bytes(r.needed_bytes), r.on_gpu() ? "GPU" : "rank");
   if (!r.knows_memory()) return text + "\n";
   text = verdict(r.fits_on_device()) + text +
-         fmt::format(", {} has {}\n", m.device_in_words(), m.memory_in_words());
+         fmt::format(", {} has {}", m.device_in_words(), m.memory_in_words());
+  const std::int64_t left = m.memory_bytes - r.needed_bytes;
+  if (left >= 0 && left < r.communicator_bytes)
+    text += fmt::format("; narrowly: {} are left, and NCCL's {} are an estimate", format_bytes(left),
+                        format_bytes(r.communicator_bytes));
+  text += "\n";
   if (r.knows_host_memory()) {
     text += verdict(r.fits_on_host()) + fmt::format("needs about {} of host memory per node, which has {}\n",
                                                     format_bytes(r.host_needed_bytes),
@@ -189,8 +197,8 @@ std::string format_peak(const PlanReport& r) {
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (const auto& row : rows) {
     if (row.persistent) continue;
-    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.purpose), row.buffers,
-                        format_bytes(row.bytes));
+    text += fmt::format("  {:<22} {:>12} in {}\n", fsdp::to_string(row.purpose), format_bytes(row.bytes),
+                        count(row.buffers, "buffer"));
   }
   std::int64_t at_peak = 0;
   for (const auto& row : r.peak_purposes) at_peak += row.bytes;
@@ -224,14 +232,14 @@ std::string format_times(const PlanReport& r) {
   if (!r.speed) return "";
   std::string text =
       fmt::format("\nseconds of a step, predicted; * as configured\n  {:<22}{:>10}{:>12}{:>12}{:>8}{:>14}\n",
-                  "strategy", "step", "computing", "waiting", "", "tokens/s");
+                  "strategy", "step", "computing", "exposed", "share", "tokens/s");
   for (const auto& row : r.times) {
     if (!row.impossible.empty()) {
       text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy), row.impossible);
       continue;
     }
     const double waiting = row.time.waiting_seconds();
-    text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14}{}\n",
+    text += fmt::format("{} {:<22}{:>#10.4g}{:>#12.4g}{:>#12.4g}{:>7.1f}%{:>14}{}\n",
                         row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),
                         row.time.seconds, row.time.compute_seconds, waiting, 100 * waiting / row.time.seconds,
                         with_separators(static_cast<double>(r.tokens()) / row.time.seconds),

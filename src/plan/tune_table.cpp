@@ -28,7 +28,7 @@ std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
   const Choice& c = row.choice;
   const double waiting = row.time.waiting_seconds();
   std::string text =
-      fmt::format("{} {:<{}}{:>6}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), kStrategyWidth,
+      fmt::format("{} {:<{}}{:>12}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), kStrategyWidth,
                   c.micro_batch, with_separators(tokens / row.time.seconds), format_bytes(row.needed_bytes),
                   100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
   if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
@@ -98,8 +98,8 @@ std::string to_string(const Offloading& offloading) {
 
 std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
                           std::int64_t memory_bytes) {
-  std::string text = fmt::format("  {:<{}}{:>6}{:>14}{:>12}{:>9}  {}\n", "strategy", kStrategyWidth, "batch",
-                                 "tokens/s", "memory", "exposed", "recomputed");
+  std::string text = fmt::format("  {:<{}}{:>12}{:>14}{:>12}{:>9}  {}\n", "strategy", kStrategyWidth,
+                                 "micro-batch", "tokens/s", "memory", "exposed", "recomputed");
   const auto rows = tuning.best(kRows);
   for (const TimedChoice& row : rows) text += tuned_row(&row == &rows.front() ? ">" : " ", row, tokens);
   const bool same = configured && !rows.empty() && is_same_run(*configured, rows.front());
@@ -109,13 +109,12 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
   if (rows.size() > 1) text += ". The next rows are the fastest of other strategies or shard groups";
   if (configured) text += same ? ". A run as configured is the same" : ". * is as configured";
   text += fmt::format(
-      "\nbatch: sequences of a micro-batch; memory: per rank{}; exposed: share of the step that waits for communication or copies\n",
+      "\nmicro-batch: in sequences; memory: per rank{}; exposed: share of the step that waits for communication or copies\n",
       memory_bytes > 0 ? fmt::format(", of {}", format_bytes(memory_bytes))
                        : ", whose limit is not known (--memory), so nothing was left out for it");
-  text += fmt::format(
-      "\n{} of strategy, micro-batch, accumulation, precision and offloading: {} predicted, {} left out\n",
-      count(tuning.candidates, "combination"), with_separators(std::ssize(tuning.timed)),
-      with_separators(tuning.candidates - std::ssize(tuning.timed)));
+  text += fmt::format("\n{}: {} predicted, {} left out\n", count(tuning.candidates, "combination"),
+                      with_separators(std::ssize(tuning.timed)),
+                      with_separators(tuning.candidates - std::ssize(tuning.timed)));
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,
                               Rejection::offload_not_needed, Rejection::slower})
     text += rejected_line(tuning, why);

@@ -210,8 +210,9 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   std::string memory = "memory ";
   memory += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
   if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
-    memory += fmt::format(" in use, with {} planned", format_bytes(planned->second));
+    memory += fmt::format(" resident, arena of {} planned", format_bytes(planned->second));
   if (run.ranks > 0) memory += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
+  if (s.jobs > 1) memory += fmt::format("  {} so far", count(s.jobs, "job"));
   lines.push_back(memory);
   if (std::isfinite(s.eval_loss)) {
     lines.push_back(fmt::format("evaluation: loss {} at step {}", short_number(s.eval_loss),
@@ -223,15 +224,15 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
     const auto last = std::find_if(run.history.rbegin(), run.history.rend(), [](const auto& event) {
       return event.kind == HistoryEvent::Kind::checkpoint;
     });
-    lines.push_back(fmt::format("checkpoint: step {}, {} ago, written in {}{}", last->step,
-                                format_duration(std::max(0.0, now - last->time)), seconds_text(last->seconds),
-                                s.jobs > 1 ? fmt::format("  {}", count(s.jobs, "job")) : ""));
+    lines.push_back(fmt::format("checkpoint: step {}, {} ago, written in {}", last->step,
+                                format_duration(std::max(0.0, now - last->time)),
+                                seconds_text(last->seconds)));
   }
   if (s.slow_rank) {
     const SlowRank& slow = *s.slow_rank;
-    lines.push_back(fmt::format("slowest: rank {} in {} of {}, {} a step without waiting, mean {}", slow.rank,
-                                slow.steps, count(slow.of_steps, "step"), seconds_text(slow.seconds),
-                                seconds_text(slow.mean_seconds)));
+    lines.push_back(fmt::format("slowest in {} of {}: rank {}, computing {} a step; average rank {}",
+                                slow.steps, count(slow.of_steps, "step"), slow.rank,
+                                seconds_text(slow.seconds), seconds_text(slow.mean_seconds)));
   }
   if (const std::string rank = slowest_rank(run); !rank.empty()) lines.push_back(rank);
   return lines;

@@ -176,7 +176,8 @@ void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures&
   if (!saves_before_the_end(settings.every, run.state.step, total_steps(run.config, run.state))) {
     return list.skip(
         "saving",
-        fmt::format("checkpoint.every = {}: the only checkpoint is that of the last step", settings.every));
+        fmt::format("checkpoint.every = {}: {}the only checkpoint is that of the last step", settings.every,
+                    run.state.step > 0 ? fmt::format("after step {}, ", run.state.step) : ""));
   }
   const auto bytes = checkpoint::checkpoint_bytes(tensors_to_save(run.engine, settings.content), run.texts,
                                                   file_settings(run.config));

@@ -61,10 +61,10 @@ void check_products(Checklist& list, comm::Compute& compute, DType dtype, std::v
   for (const int rank : slow)
     factors.push_back(fmt::format("{:.2f}", seconds[static_cast<std::size_t>(rank)] / usual));
   list.fail("products",
-            fmt::format(
-                "{} {} slow: a fixed matrix product takes {} times the median of {:.2f} ms; look there for "
-                "other processes, fewer cores or threads, a lower clock or another kind of device",
-                list.on_hosts(slow), slow.size() == 1 ? "is" : "are", fmt::join(factors, ", "), 1e3 * usual));
+            fmt::format("{} {} slow: a fixed matrix product takes {} times the {:.2f} ms {}; look there for "
+                        "other processes, fewer cores or threads, a lower clock or another kind of device",
+                        list.on_hosts(slow), slow.size() == 1 ? "is" : "are", fmt::join(factors, ", "),
+                        1e3 * usual, seconds.size() == 2 ? "of the other rank" : "that is the median"));
 }
 
 void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links) {
@@ -78,7 +78,8 @@ void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds&
     const char* where = are_nodes ? "nodes" : "ranks of a node";
     if (auto text = slow_links_text(list, *of, where, are_nodes); !text.empty())
       slow.push_back(std::move(text));
-    figures.push_back(fmt::format("{} between {}, median {}", count(std::ssize(*of), "link"), where,
+    figures.push_back(fmt::format("{} between {}{} {}", count(std::ssize(*of), "link"), where,
+                                  of->size() == 1 ? ":" : ", median",
                                   format_rate(selfcheck::find_slow_links(*of).median)));
   }
   if (slow.empty()) return list.pass("links", fmt::format("{}", fmt::join(figures, "; ")));

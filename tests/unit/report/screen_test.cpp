@@ -81,7 +81,7 @@ TEST(ScreenLines, TellWhereARunIs) {
   EXPECT_EQ(lines[1], "step 10 of 40  ######..................  25 %  15s left");
   EXPECT_EQ(lines[2], "loss 0.5  gradient norm 1  learning rate 0.001  labels so far 1000");
   EXPECT_EQ(lines[3], "123.5k tokens/s  step 500 ms  waiting for data 10.0 %  MFU -");
-  EXPECT_EQ(lines[4], "memory 2.00 MiB in use, with 1.00 MiB planned  2 ranks, 1 node");
+  EXPECT_EQ(lines[4], "memory 2.00 MiB resident, arena of 1.00 MiB planned  2 ranks, 1 node");
   EXPECT_EQ(lines[5], "evaluation: loss 2.5 at step 10, best 2 at step 5");
   EXPECT_EQ(lines[6], "checkpoint: step 8, 1s ago, written in 250 ms");
   EXPECT_EQ(lines[7], "trace: rank 2 computes longest, 750 ms a step, +50 % of the median of 3 ranks");
@@ -98,7 +98,7 @@ TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
     run.steps.values["mean_rank_seconds"].push_back(0.25);
   }
   EXPECT_THAT(screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
-              Contains("slowest: rank 3 in 40 of 50 steps, 400 ms a step without waiting, mean 250 ms"));
+              Contains("slowest in 40 of 50 steps: rank 3, computing 400 ms a step; average rank 250 ms"));
 }
 
 TEST(ScreenLines, FitTheScreen) {
