@@ -6,6 +6,15 @@
 namespace llampi::test {
 namespace {
 
+TEST(Text, LargeNumbersHaveSeparatorsOfThousands) {
+  EXPECT_EQ(with_separators(std::int64_t{0}), "0");
+  EXPECT_EQ(with_separators(std::int64_t{999}), "999");
+  EXPECT_EQ(with_separators(std::int64_t{-1000}), "-1,000");
+  EXPECT_EQ(with_separators(std::int64_t{4484352}), "4,484,352");
+  EXPECT_EQ(with_separators(999.5), "1,000");
+  EXPECT_EQ(with_separators(-123456.4), "-123,456");
+}
+
 TEST(Text, BytesAreInTheUnitThatFits) {
   EXPECT_EQ(format_bytes(7), "7 B");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
