@@ -44,7 +44,7 @@ std::vector<Option> options_of(BenchRequest& r) {
       {"json", &r.json, "file to write the result to, for --compare", {.name = "FILE"}},
       {"compare",
        &r.compare,
-       "file of an earlier --json: also print how much faster or slower each row is than there",
+       "file of an earlier --json: also print how much faster or slower each row is than in that file",
        {.name = "FILE"}},
       {"calibrate",
        &r.calibrate,

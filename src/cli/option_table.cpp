@@ -33,16 +33,16 @@ Table run_options(train::Config& c) {
       {"run.resume",
        spelled_resume(c.run.resume),
        "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
-       "has checkpoints; FILE: this checkpoint, or the newest one of the run in this folder, unless run.dir "
-       "has newer ones",
-       {.name = "auto|never|FILE"}},
+       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has one of a "
+       "later step, that one",
+       {.name = "auto|never|FILE|FOLDER"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "
        "AdamW, dtypes, frozen parameters, model arithmetic) or can no longer take effect (model.weights); "
        "training continues at the same position of the epoch"},
       {"run.max_hours",
        &c.run.max_hours,
-       "time limit in hours: save a checkpoint and exit with status 75 before it is reached; 0: no limit",
+       "hours that this job may take, counted from its start: save a checkpoint and exit with status 75 before they are over; 0: no limit",
        {.range = kAtLeastZero}},
       {"run.watchdog_seconds",
        &c.run.watchdog_seconds,
@@ -53,7 +53,7 @@ Table run_options(train::Config& c) {
        &c.run.verify_replicas_every,
        "number of steps between checks that ranks holding the same parameters and optimizer state (no_shard, "
        "hybrid strategies) hold the same bits; also checked before each checkpoint. A rank that differs ends "
-       "the run. 0: never",
+       "the run. 0: no checks",
        {.range = kAtLeastZero}},
       {"run.share_gpu", &c.run.share_gpu, "allow several ranks on one GPU (slow; for tests)"},
       {"run.deterministic", &c.run.deterministic,
@@ -110,8 +110,8 @@ Table lora_options(train::Config& c) {
        {.range = kDropout}},
       {"lora.targets",
        &c.lora.targets,
-       "linear maps that get an adapter: a regular expression searched in their names. q_proj|v_proj: two of each "
-       "attention; proj: all linear maps of the blocks",
+       "linear layers that get an adapter: a regular expression searched in their names. q_proj|v_proj: the query "
+       "and value projections of every block; proj: all linear layers of the blocks",
        {.name = "REGEX"}},
       {"lora.scaling", one_of(c.lora.scaling),
        "scaling factor of adapters. standard: alpha / rank; rslora: alpha / sqrt(rank)"},
@@ -320,8 +320,8 @@ Table fsdp_options(train::Config& c) {
        "copied to the device before each all-gather"},
       {"fsdp.offload_step", one_of(c.fsdp.offload_step),
        "where AdamW runs with fsdp.cpu_offload. device: the state is copied to the device and back, two units "
-       "at a time; host: gradients are copied out and new parameters in (a quarter of the traffic with parameters in 16 bits, a third in float32, at the speed "
-       "of the CPU)"},
+       "at a time; host: AdamW runs on the CPU, and only gradients and new parameters are copied: a quarter of the traffic with "
+       "parameters in 16 bits, a third with float32"},
       {"fsdp.sync_init", one_of(c.fsdp.sync_init),
        "how model.weights are read. read: each rank reads what it needs; broadcast: rank 0 reads everything "
        "and broadcasts it, for slow file systems"},
@@ -334,7 +334,7 @@ Table other_options(train::Config& c) {
        spelled_checkpointing(c.activation.checkpointing),
        "activation checkpointing: what the backward pass recomputes. selective: norms and activation "
        "functions; feed_forward: those and the feed-forward network; full: whole blocks; auto: as little as "
-       "fits in memory, block by block. Numbers of blocks can be given: full 4, feed_forward 12, selective",
+       "fits in memory, block by block. Blocks can be counted: full 4, feed_forward 12, selective is 4 blocks full, 12 feed_forward, all others selective",
        {.name = "none|selective|feed_forward|full|auto"}},
       {"activation.offload",
        one_of(c.activation.offload, "auto",
@@ -364,7 +364,7 @@ Table other_options(train::Config& c) {
        {.range = kAtLeastZero}},
       {"checkpoint.content", one_of(c.checkpoint.content),
        "content of checkpoints. all: everything a run needs to continue exactly; weights: no optimizer state "
-       "(a third of the size), for evaluation, export and model.weights. A run that is stopped always saves "
+       "(the file is a third of the size), for evaluation, export and model.weights. A run that is stopped always saves "
        "everything"},
       {"checkpoint.state_dtype", one_of(c.checkpoint.state_dtype, "auto", {DType::float32, DType::bfloat16}),
        "dtype of the optimizer state in checkpoints. auto: optimizer.moment_dtype. With a narrower dtype a "

@@ -34,13 +34,15 @@ namespace {
 constexpr const char* kPlanUsage =
     R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
 
-Prints how much memory each rank of `llampi train` would use with this configuration, to the byte, and
-with --details how much data a step communicates. Runs in one process, without a device, and reads only
-the model's config.json: no data, no weights. Takes the keys of `llampi train` from the same places. If
-the device's memory is known, it says whether the run fits; if not, it exits with status 2 and says
-what would make it fit. With --machine (h100, h200, a100, or a file that `llampi bench --calibrate`
-writes) it predicts the time of a step and its parts, and compares strategies; --tflops and the speeds
-of the network override the machine's. With --tune it searches the fastest configuration that fits.
+Prints how much memory each rank of `llampi train` would use with this configuration, and with
+--details how much data a step communicates. llampi's own buffers are exact to the byte; what CUDA and
+NCCL take is an estimate. Runs in one process, without a device, and reads only the model's config.json:
+no data, no weights. Takes the keys of `llampi train` from the same places. If the device's memory is
+known, it says whether the run fits. If the run does not fit, it exits with status 2 and says what would
+make it fit. With --machine (h100, h200, a100, workstation-2-cores, or a file that `llampi bench
+--calibrate` writes) it predicts the time of a step and its parts, and compares strategies; --tflops and
+the speeds of the network override the machine's. With --tune it searches for the fastest configuration
+that fits.
 )";
 
 struct PlanRequest {
@@ -142,8 +144,8 @@ std::vector<Option> options_of(PlanRequest& r) {
       {"tune",
        &r.tune,
        "search the strategy, the shard group, the micro-batch, gradient accumulation, recomputation and offloading for the most "
-       "predicted tokens/s that fits (with --machine). Keys on the command line are kept, and so is "
-       "train.global_batch",
+       "predicted tokens/s that fits (with --machine); of those within 0.1 %, the one that needs least memory. Keys on the "
+       "command line and train.global_batch are kept; keys of the configuration file may change",
        {},
        true},
       {"tune-precision",
@@ -264,14 +266,23 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   return times;
 }
 
+/// Whether deterministic attention would be cuDNN's, if memory were left for it.
+bool lacks_workspace(const train::Config& config, const train::RunShape& shape,
+                     const plan::PlanReport& report) {
+  return report.on_gpu() && report.knows_memory() && shape.gpu_major < device::kFirstGpuWithoutDp &&
+         config.run.deterministic && config.run.attention != device::GpuAttention::native &&
+         report.precision.compute != DType::float32 && report.attention_workspace == 0;
+}
+
 /// What to do with the keys that were found.
 std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanRequest& request) {
   if (keys.empty())
     return "\nnothing to change\n" +
            (request.output.empty() ? "" : fmt::format("wrote {}: the same configuration\n", request.output));
-  std::string text = request.output.empty()
-                         ? "\nfor the best, set (--output FILE writes a configuration with these options)\n"
-                         : fmt::format("\nwrote {}: the configuration with\n", request.output);
+  std::string text =
+      request.output.empty()
+          ? "\nfor the chosen one, set (--output FILE writes a configuration with these options)\n"
+          : fmt::format("\nwrote {}: the configuration with\n", request.output);
   for (const auto& [key, value, before] : keys)
     text += fmt::format("  --{}={}    (was {})\n", key, value, before);
   return text;
@@ -326,6 +337,7 @@ int plan_command(const Arguments& arguments) {
   const train::CompiledRun run = train::compile_run(config, request.shape);
   place_ranks(request.machine, run.shape, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  report.attention_lacks_workspace = lacks_workspace(config, request.shape, report);
   const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
   warn_of_other_device(request.machine, figures, machine.device, log);
   if (figures) {

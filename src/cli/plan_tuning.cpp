@@ -138,7 +138,8 @@ std::vector<plan::Offloading> offloadings(const TuneQuestion& q, std::vector<std
     }
   }
   if (q.machine.host_memory_bytes == 0)
-    notes.emplace_back("offloading was not tried: the memory of the host is not known; add --host-memory");
+    notes.emplace_back(
+        "fsdp.cpu_offload and activation.offload were not tried: the memory of the host is not known; add --host-memory");
   return all;
 }
 

@@ -76,7 +76,8 @@ const std::vector<Command>& commands() {
       {"bench", "measure how fast this machine trains", bench_command, bench_manual},
       {"check", "check the arithmetic of this machine and, with a configuration, what a long run needs",
        check_command, check_manual},
-      {"completion", "print shell completion for bash, zsh or fish", completion_command, completion_manual},
+      {"completion", "print a completion script for bash, zsh or fish", completion_command,
+       completion_manual},
       {"man", "print the manual page", man_command, man_manual},
   };
   return all;

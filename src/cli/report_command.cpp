@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kReportUsage = R"(Usage: llampi report RUN_DIR... [--output FILE.html] [--overwrite]
 
-Writes one HTML page about one or more runs, which needs nothing but a browser: curves of loss,
+Writes one self-contained HTML page about one or more runs. It shows curves of loss,
 evaluation loss, learning rate, gradient norm, speed and memory, where the time went, checkpoints
 and restarts, and the configuration. Several runs are compared, with the keys that differ. Reads
 the folders of the runs (run.dir) only, while the runs last or afterwards.

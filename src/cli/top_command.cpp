@@ -25,7 +25,7 @@ constexpr const char* kTopUsage = R"(Usage: llampi top RUN_DIR... [--once] [--in
 
 Shows the state of runs in the terminal: progress, time left, loss, speed, memory, checkpoints and
 curves. Reads the folders of the runs (run.dir) only, while the runs last or afterwards, on any
-machine that sees them. q or Ctrl-C ends it. Prints once and ends if standard output is not a
+machine that sees them. q or Ctrl-C ends top, not the runs. Prints once and ends if standard output is not a
 terminal.
 )";
 

@@ -31,16 +31,16 @@ constexpr const char* kTrainUsage =
 
 Trains a model, or continues a run.
 
-Keys are read from the command line, then from the environment of rank 0 (train.steps from
-LLAMPI_TRAIN_STEPS), then from the configuration file; otherwise they have their defaults. If an
-option is given twice, the last one is used. Whole numbers can be written as 1e9. The resolved
+The command line overrides the environment of rank 0 (LLAMPI_TRAIN_STEPS for train.steps), which
+overrides the configuration file; other keys have their defaults. If an option is given twice, the
+last one is used. Whole numbers can be written as 1e9. The resolved
 configuration is written to config.ini in run.dir; --config accepts that file.
 
-To stop a run early, send it SIGUSR1, SIGTERM or SIGINT, or create a file named stop in run.dir. The run
-saves a checkpoint and exits with status 75; the same command continues it. It stops after at most two more
-steps. If steps take half a second or more, it stops before the next micro-batch. Under mpirun, send
-SIGUSR1 to mpirun, which forwards it. After SIGTERM or Ctrl-C, Open MPI's mpirun kills the ranks about two
-seconds later, even if the checkpoint is not complete.
+To stop a run early, create a file named stop in run.dir, or send SIGUSR1 to all ranks (mpirun forwards it).
+The run saves a checkpoint and exits with status 75; the same command continues it. It stops after at most
+two more steps or, if steps take half a second or more, before the next micro-batch; resuming repeats the
+unfinished step. SIGTERM and SIGINT also stop it, but after these (and Ctrl-C) Open MPI's mpirun kills the
+ranks about two seconds later, even if the checkpoint is not complete.
 
 Exit status: 0 success, 1 internal or system error, 2 invalid input (see the line that starts with
 "llampi:"), 75 stopped early with a checkpoint.

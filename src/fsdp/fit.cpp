@@ -372,7 +372,7 @@ std::optional<FittingRun> find_fit(const FitQuestion& q) {
 
 ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
                          const FitQuestion& question) {
-  return ConfigError({.problem = fmt::format("{}; largest items: {}", lack, largest_items(compiled, arena)),
+  return ConfigError({.problem = fmt::format("{}; largest buffers: {}", lack, largest_items(compiled, arena)),
                       .remedy = advice(find_fit(question), question)});
 }
 

@@ -61,10 +61,9 @@ std::optional<int> peak_action(const Program& program) {
 std::string format_memory(const Program& program) {
   std::string text;
   for (const bool persistent : {true, false}) {
-    text +=
-        persistent
-            ? "kept for the whole run\n"
-            : "temporary in a step, summed over its buffers: those that are not live at the same time share memory\n";
+    text += persistent
+                ? "kept for the whole run\n"
+                : "temporary in a step: sizes of all buffers added up, though most share the same memory\n";
     for (const auto& row : bytes_by_purpose(program)) {
       if (row.persistent != persistent) continue;
       text += fmt::format("  {:<22} {:>12} in {}{}\n", to_string(row.purpose), format_bytes(row.bytes),

@@ -152,11 +152,15 @@ std::vector<MemoryColumn> memory_columns(const PlanReport& r) {
   const std::int64_t on_gpu = r.context_bytes + r.later_bytes;
   if (!r.on_gpu()) {
     const std::vector<Arena> both = {Arena::device, Arena::host};  // one memory
-    return {{"whole run", both, false, kProcessBytes}, {"at the peak", both, true, kProcessBytes}};
+    return {{"always", both, false, kProcessBytes}, {"at the peak", both, true, kProcessBytes}};
   }
-  return {{"GPU, whole run", {Arena::device}, false, on_gpu, r.communicator_bytes},
+  return {{"GPU, always", {Arena::device}, false, on_gpu, r.communicator_bytes},
           {"GPU, at the peak", {Arena::device}, true, on_gpu, r.communicator_bytes},
           {"host, at the peak", {Arena::host}, true, kProcessBytes}};
+}
+
+bool has(const PlanReport& r, fsdp::Purpose purpose) {
+  return std::ranges::any_of(r.purposes, [&](const auto& row) { return row.purpose == purpose; });
 }
 
 /// By category, for the whole run and at the peak of a step. The last row is what format_fit() names.
@@ -179,7 +183,9 @@ std::string format_categories(const PlanReport& r) {
   };
   for (int c = 0; c < fsdp::kCategories; ++c) {
     const auto category = static_cast<fsdp::Category>(c);
-    add_row(fsdp::to_string(category), [&](const MemoryColumn& column) { return column.of(r, category); });
+    const bool has_masters = category == fsdp::Category::optimizer && has(r, fsdp::Purpose::master);
+    add_row(has_masters ? "optimizer, master parameters" : fsdp::to_string(category),
+            [&](const MemoryColumn& column) { return column.of(r, category); });
   }
   add_row("reserved, unused at the peak", [&](const MemoryColumn& column) { return column.idle(r); });
   add_row(r.on_gpu() ? "program and CUDA, about" : "program and libraries, about",
@@ -200,10 +206,11 @@ std::string format_peak(const PlanReport& r) {
     text += fmt::format("  {:<22} {:>12} in {}\n", fsdp::to_string(row.purpose), format_bytes(row.bytes),
                         count(row.buffers, "buffer"));
   }
+  text += fmt::format("  {:<22} {:>12}\n", "kept for the whole run", format_bytes(r.total().kept));
   std::int64_t at_peak = 0;
   for (const auto& row : r.peak_purposes) at_peak += row.bytes;
-  return text + fmt::format("  {:<45}{:>15}\n", "gaps, and arenas that are fuller at other times",
-                            format_bytes(r.total().step - at_peak));
+  return text +
+         fmt::format("  {:<22} {:>12}\n", "unused at the peak", format_bytes(r.total().step - at_peak));
 }
 
 std::string format_traffic(const PlanReport& r) {
@@ -213,7 +220,7 @@ std::string format_traffic(const PlanReport& r) {
   const std::string others = fmt::format("{}/{}", r.shards - 1, r.shards);
   const std::string replicas = fmt::format("{}/{}", r.replicas - 1, r.replicas);
   const bool in_parts = r.traffic.replica_gathered > 0;
-  return "bytes that the operations of a step cover, per rank\n" +
+  return "bytes communicated and copied in a step, per rank\n" +
          line("gathered", r.traffic.gathered,
               "whole units, after their all-gather; a rank receives " + others + " of it") +
          line("reduced", r.traffic.reduced,
@@ -232,7 +239,7 @@ std::string format_times(const PlanReport& r) {
   if (!r.speed) return "";
   std::string text =
       fmt::format("\nseconds of a step, predicted; * as configured\n  {:<22}{:>10}{:>12}{:>12}{:>8}{:>14}\n",
-                  "strategy", "step", "computing", "exposed", "share", "tokens/s");
+                  "strategy", "step", "computing", "exposed", "in %", "tokens/s");
   for (const auto& row : r.times) {
     if (!row.impossible.empty()) {
       text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy), row.impossible);
@@ -293,6 +300,9 @@ std::string describe_choices(const PlanReport& r) {
         "time, waiting for copies\n",
         100 * r.added.waiting_part());
   }
+  if (r.attention_lacks_workspace)
+    text +=
+        "deterministic attention: no memory is left for its workspace (run.attention_workspace), so slower kernels compute it\n";
   if (r.attention_workspace > 0) {
     text += fmt::format(
         "deterministic attention may use up to {} of workspace (run.attention_workspace); what it uses is in \"other\" below\n",

@@ -74,7 +74,7 @@ const char* to_string(Rejection rejection) {
     case Rejection::offload_not_needed:
       return "offload more than is needed to fit";
     case Rejection::slower:
-      return "would be slower than the best, recomputation included";
+      return "cannot be faster than the fastest that was predicted, recomputation included";
   }
   return "";
 }
@@ -105,8 +105,11 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
   const bool same = configured && !rows.empty() && is_same_run(*configured, rows.front());
   if (configured && !same) text += tuned_row("*", *configured, tokens);
   text +=
-      "all figures are predicted. > is the best: of the predicted combinations within 0.1 % of the fastest, it needs least memory";
+      "all figures are predicted. > is chosen: of the predicted combinations within 0.1 % of the fastest, it needs least memory";
   if (rows.size() > 1) text += ". The next rows are the fastest of other strategies or shard groups";
+  if (std::ranges::any_of(rows,
+                          [](const TimedChoice& row) { return row.choice.sharding.optimizer_over_replicas; }))
+    text += ". ZeRO-1 is fsdp.shard_optimizer_over_replicas = true";
   if (configured) text += same ? ". A run as configured is the same" : ". * is as configured";
   text += fmt::format(
       "\nmicro-batch: in sequences; memory: per rank{}; exposed: share of the step that waits for communication or copies\n",

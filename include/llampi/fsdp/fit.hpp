@@ -133,9 +133,9 @@ struct Undecided {
 /// MiB.
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 
-/// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
+/// "needs ...; largest buffers: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
-/// @param arena whose three largest items at the peak of a step are named; none: both
+/// @param arena whose three largest buffers at the peak of a step are named; none: both
 ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
                          const FitQuestion& question);
 

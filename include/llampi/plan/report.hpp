@@ -202,8 +202,10 @@ struct PlanReport {
 
   fsdp::BlockCheckpointing checkpointing;  ///< what was chosen for `auto`, as in the next one
   std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
-  bool offloads_residuals = false;         ///< likewise
-  fsdp::AddedOperations added;             ///< by both
+  bool attention_lacks_workspace =
+      false;                        ///< deterministic attention on GPUs has none: native kernels compute it
+  bool offloads_residuals = false;  ///< likewise
+  fsdp::AddedOperations added;      ///< by both
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
   std::string step_plan;                     ///< format_memory() of the step, which a run prints
@@ -265,7 +267,7 @@ fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& mod
                                const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
                                const device::OperationSizes& sizes);
 
-/// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.
+/// One sentence for a plan that does not fit: what it needs, the largest buffers, what would make it fit.
 ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
                          const fsdp::FitQuestion& question);
 

@@ -323,7 +323,7 @@ TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
   const std::string text = refusal(device, device);
   EXPECT_THAT(text,
               ContainsRegex("^needs [0-9.]+ MiB of memory per rank, but .+ has about [0-9.]+ MiB for each of "
-                            "its [0-9]+ ranks?; largest items: saved activation [0-9.]+ MiB, "));
+                            "its [0-9]+ ranks?; largest buffers: saved activation [0-9.]+ MiB, "));
   EXPECT_THAT(text, HasSubstr("; it would fit with batch.sequences = 4"));
   options_ = smaller;
   EXPECT_EQ(refusal(device, device), "");

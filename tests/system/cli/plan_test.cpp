@@ -416,7 +416,7 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
             "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), a (GPU|rank) has [0-9.]+ [MG]iB \\(--memory\\)\n"));
     EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
     EXPECT_THAT(ending.err, StartsWith("llampi: needs "));
-    return ending.err.substr(ending.err.find("; ", ending.err.find("largest items: ")) + 2);
+    return ending.err.substr(ending.err.find("; ", ending.err.find("largest buffers: ")) + 2);
   };
   const std::string run = "--device cuda --data.seq_len=64 --fsdp.param_dtype=float32 --train.micro_batch=";
   const std::string recomputing = run + "1 --activation.checkpointing=full";
@@ -471,7 +471,7 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   EXPECT_THAT(
       ending.err,
       ContainsRegex(
-          "needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB \\(--memory\\); largest items: [a-z_ ]+ [0-9.]+ "
+          "needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB \\(--memory\\); largest buffers: [a-z_ ]+ [0-9.]+ "
           "MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it would fit on [0-9]+ ranks"));
   EXPECT_EQ(nlohmann::json::parse(plan(wide + " --memory 0.4 --json").out)["fits"], false);
 }
@@ -509,7 +509,7 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
   EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
   EXPECT_THAT(does_not.err,
               ContainsRegex("^llampi: needs [0-9.]+ [MG]iB of host memory per node, but a node has "
-                            "[0-9.]+ [MG]iB; largest items: "));
+                            "[0-9.]+ [MG]iB; largest buffers: "));
   // On CPUs the ranks of a node share it.
   EXPECT_EQ(json("--ranks 4 --per-node 2 --host-memory 3")["device_memory_bytes"], std::int64_t{3} << 29);
   expect_refused("--memory 1 --host-memory 3",

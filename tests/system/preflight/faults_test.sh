@@ -49,7 +49,7 @@ head -c 5000 "$source_dir/LICENSE" >other.txt
 "$llampi" tokenize --tokenizer bytes --output other/train.h5 other.txt >/dev/null
 check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : -n 1 -wdir "$PWD/other" "$llampi" check "${keys[@]}" --skip-arithmetic
 ((status == 1)) || complain "other data"
-expect FAIL data "rank 1 on .* reads another data.train than the other ranks \(5000 tokens in .* instead of [0-9]+ tokens"
+expect FAIL data "rank 1 on .* reads another data.train than the other ranks \(5,000 tokens in .* instead of [0-9,]+ tokens"
 expect SKIP checkpoint "not checked after this failure"
 rm other/train.h5
 check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : -n 1 -wdir "$PWD/other" "$llampi" check "${keys[@]}" --skip-arithmetic
