@@ -116,8 +116,8 @@ TEST_F(Preflight, NamesARankWithOtherData) {
   if (world().rank() == last) c.data.train = (folder_ / "other.h5").string();
   EXPECT_THAT(failure(c, "data"),
               AllOf(HasSubstr(rank_on_host(last) + " reads another data.train than the other ranks "
-                                                   "(2999 tokens in "),
-                    HasSubstr("instead of 3000 tokens in"), HasSubstr("give all nodes the same file")));
+                                                   "(2,999 tokens in "),
+                    HasSubstr("instead of 3,000 tokens in"), HasSubstr("give all nodes the same file")));
   if (world().rank() == last) c.data.train = (folder_ / "none.h5").string();
   EXPECT_THAT(failure(c, "data"), AllOf(HasSubstr(rank_on_host(last) + " cannot read what the others read: "),
                                         HasSubstr("none.h5")));
