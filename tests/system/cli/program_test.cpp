@@ -87,7 +87,7 @@ TEST_F(Program, EveryCommandHelpsItself) {
     EXPECT_THAT(ending.out, HasSubstr("llampi " + command.name + " "));
   }
   const Ending help = run("train --help");
-  EXPECT_THAT(help.out, ContainsRegex("Under mpirun, send[ \n]SIGUSR1"));
+  EXPECT_THAT(help.out, ContainsRegex("send SIGUSR1 to all ranks \\(mpirun forwards it\\)"));
   train::Config defaults;
   for (const auto& option : cli::option_table(defaults))
     EXPECT_THAT(help.out, HasSubstr("--" + option.key + " "));
