@@ -321,7 +321,7 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.offload_step", one_of(c.fsdp.offload_step),
        "where AdamW runs with fsdp.cpu_offload. device: the state is copied to the device and back, two units "
        "at a time; host: AdamW runs on the CPU, and only gradients and new parameters are copied: a quarter of the traffic with "
-       "parameters in 16 bits, a third with float32"},
+       "parameters in 16 bits, half with float32"},
       {"fsdp.sync_init", one_of(c.fsdp.sync_init),
        "how model.weights are read. read: each rank reads what it needs; broadcast: rank 0 reads everything "
        "and broadcasts it, for slow file systems"},

@@ -15,6 +15,7 @@
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/fsdp/memory_report.hpp"
+#include "llampi/fsdp/placement.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::cli {
@@ -309,16 +310,15 @@ class Trials {
   /// With the inputs of all its micro-batches, though the run was compiled with fewer.
   std::pair<std::int64_t, std::int64_t> bytes_of(const train::Config& config,
                                                  const train::CompiledRun& run) const {
-    constexpr std::int64_t kAlignment = 256;  // of buffers in an arena
     auto arena_bytes = run.compiled.arena_bytes;
     const std::int64_t more =
         config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
     for (const auto& row : fsdp::bytes_by_purpose(run.compiled.step)) {
       const bool is_input = row.purpose == fsdp::Purpose::inputs || row.purpose == fsdp::Purpose::host_inputs;
       if (!is_input || more <= 0) continue;
-      const std::int64_t aligned = (row.bytes / row.buffers + kAlignment - 1) / kAlignment * kAlignment;
-      const std::int64_t with_scalars = aligned + static_cast<std::int64_t>(sizeof(double));  // its loss
-      arena_bytes[static_cast<std::size_t>(row.arena)] += more * with_scalars + kAlignment;
+      const auto losses = more * static_cast<std::int64_t>(sizeof(double));  // one of each micro-batch
+      arena_bytes[static_cast<std::size_t>(row.arena)] +=
+          more * fsdp::in_arena(row.bytes / row.buffers) + fsdp::in_arena(losses);
     }
     return {plan::needed_bytes(q_.machine.backend, arena_bytes, run.groups, run.options.reduction),
             plan::host_needed_bytes(q_.machine, arena_bytes)};
