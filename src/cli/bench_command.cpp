@@ -153,7 +153,7 @@ int bench_command(const Arguments& arguments) {
       if (!r.json.empty()) write(json_file(r.json), measure::to_json(result));
       if (!r.calibrate.empty()) {
         const std::string name = std::filesystem::path(r.calibrate).stem().string();
-        write(machine_file(r.calibrate), plan::to_json(measure::calibrate(result, name)));
+        write(machine_file(r.calibrate), plan::to_json(measure::calibrate(result, name, log)));
       }
     });
     return kDone;

@@ -2,7 +2,7 @@
 #include "llampi/measure/measure.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -31,27 +31,48 @@ plan::AttentionKernels attention_of(const train::Config& config, bool on_gpu) {
   return config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
 }
 
-/// Bandwidth and latency of the links: seconds = latency + bytes / bandwidth, by least squares of the relative errors over all
-/// all-gathers and reduce-scatters. Bytes are those of the bus bandwidth.
-void add_links(plan::MachineSpeed& machine, const Result& result) {
-  double one_one = 0, one_bytes = 0, bytes_bytes = 0, one = 0, all_bytes = 0;
+struct LinkCosts {
+  double latency = 0, seconds_of_byte = 0;
+  bool bounded = false;  // the bandwidth, by what is plausible
+};
+
+/// The costs with which seconds = latency + bytes x seconds_of_byte fits all all-gathers and reduce-scatters, by least squares of
+/// the relative errors; bytes are those of the bus bandwidth. As in plan::fit_costs() no cost is negative, and the bandwidth is at
+/// most twice the best of any row: where another program slows some rows, the line alone could fall with the bytes.
+std::optional<LinkCosts> fit_links(const Result& result) {
+  // Of each row: `inverse` is the latency's share of its time for a latency of one second, `bytes` those of one second.
+  double one_one = 0, one_bytes = 0, bytes_bytes = 0, one = 0, all_bytes = 0, most_bytes = 0;
   for (const auto& row : result.rows) {
     if (row.group != "collective" || row.name.starts_with("all_reduce")) continue;
-    const double bytes = row.bus_rate * 1e9, inverse = 1 / row.seconds;  // both for one second
+    const double bytes = row.bus_rate * 1e9, inverse = 1 / row.seconds;
     one_one += inverse * inverse, one_bytes += inverse * bytes, bytes_bytes += bytes * bytes;
     one += inverse, all_bytes += bytes;
+    most_bytes = std::max(most_bytes, bytes);
   }
   const double determinant = one_one * bytes_bytes - one_bytes * one_bytes;
-  if (bytes_bytes == 0 || determinant <= 0) return;
+  if (bytes_bytes == 0 || determinant <= 0) return std::nullopt;
+  // The sum of squares is convex: if its least value is out of bounds, the best one that is allowed lies on a bound.
   const double latency = std::max(0.0, (one * bytes_bytes - all_bytes * one_bytes) / determinant);
-  const double seconds_of_byte = (all_bytes - latency * one_bytes) / bytes_bytes;
+  const double seconds_of_byte = (all_bytes - latency * one_bytes) / bytes_bytes, least = 0.5 / most_bytes;
+  if (seconds_of_byte >= least) return LinkCosts{latency, seconds_of_byte};
+  return LinkCosts{(one - least * one_bytes) / one_one, least, true};
+}
+
+void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log) {
+  const auto links = fit_links(result);
+  if (!links) return;
+  if (links->bounded)
+    log.warning(
+        "small collectives took about as long as large ones: the bandwidth in the machine file is a guess, twice the best that was "
+        "measured; measure again while nothing else runs");
   const auto figure = [](double value, const char* note) {
     return plan::Figure{.value = value, .source = plan::Source::measured, .note = note};
   };
   const char* const note = "fitted to all_gather and reduce_scatter of llampi bench";
   machine.set("bandwidth_reached", figure(1, "the bandwidths are those that collectives reach"));
   machine.set("message_us", figure(0, "part of the latency"));
-  const double rate = plan::rounded(1e-9 / seconds_of_byte), microseconds = plan::rounded(latency * 1e6);
+  const double rate = plan::rounded(1e-9 / links->seconds_of_byte),
+               microseconds = plan::rounded(links->latency * 1e6);
   if (result.nodes == 1) {
     machine.set("in_node_gb_s", figure(rate, note));
     machine.set("in_node_latency_us", figure(microseconds, note));
@@ -107,7 +128,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   return result;
 }
 
-plan::MachineSpeed calibrate(const Result& result, const std::string& name) {
+plan::MachineSpeed calibrate(const Result& result, const std::string& name, const Log& log) {
   plan::MachineSpeed machine;
   machine.name = name;
   machine.device = result.gpu;
@@ -133,7 +154,7 @@ plan::MachineSpeed calibrate(const Result& result, const std::string& name) {
   const plan::Figure source{
       .value = 0, .source = plan::Source::measured, .note = "fitted to the operations of llampi bench"};
   plan::set_costs(machine, plan::fit_costs(rows), on_cpu ? 1.0 / result.ranks_on_node : 1, source);
-  add_links(machine, result);
+  add_links(machine, result, log);
   return machine;
 }
 

@@ -88,7 +88,7 @@ TEST(BenchResult, IsComparedRowByRow) {
 }
 
 TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {
-  const plan::MachineSpeed machine = calibrate(result_of_two_ranks(), "two");
+  const plan::MachineSpeed machine = calibrate(result_of_two_ranks(), "two", Log());
   EXPECT_EQ(machine.name, "two");
   EXPECT_EQ(machine.cores, 2);
   EXPECT_NEAR(machine.value("product_tflops_float32"), 2 * 0.2, 0.001);
@@ -96,6 +96,38 @@ TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {
   EXPECT_NEAR(machine.value("in_node_gb_s"), 5, 0.01);
   EXPECT_NEAR(machine.value("in_node_latency_us"), 3, 0.01);
   EXPECT_EQ(machine.find("network_gb_s"), nullptr);
+}
+
+// As CI had it: another program ran beside the small messages, so that they took longer than large ones.
+TEST(BenchResult, GivesLinksThatAPlanTakesWhateverWasMeasured) {
+  std::string warnings;
+  const Log log([&](const std::string& line) { warnings += line; });
+  const auto links_of = [&](const std::vector<double>& seconds) {
+    Result result = result_of_two_ranks();
+    std::erase_if(result.rows, [](const Row& row) { return row.group == "collective"; });
+    double bytes = 32768;  // twice those of the bus
+    for (const double s : seconds) {
+      result.rows.push_back(collective("all_gather", bytes, s));
+      bytes *= 64;
+    }
+    const plan::MachineSpeed machine =
+        plan::parse_machine(plan::to_json(calibrate(result, "busy", log)), "busy.json");
+    return std::pair{machine.value("in_node_gb_s"), machine.value("in_node_latency_us")};
+  };
+  // The best bandwidth of a row is 67.11 MB / 10 ms; the latency is what fits best with twice that.
+  const auto [bandwidth, latency] = links_of({0.02, 0.015, 0.01});
+  EXPECT_THAT(warnings, HasSubstr("warning: small collectives took about as long as large ones"));
+  EXPECT_NEAR(bandwidth, 2 * 6.711, 0.01);
+  const double large = 0.01 - 0.005, middle = 0.015 - 0.005 / 64, small = 0.02 - 0.005 / 64 / 64;
+  const double weights[] = {1 / 0.01 / 0.01, 1 / 0.015 / 0.015, 1 / 0.02 / 0.02};
+  EXPECT_NEAR(latency,
+              1e6 * (weights[0] * large + weights[1] * middle + weights[2] * small) /
+                  (weights[0] + weights[1] + weights[2]),
+              10);
+  warnings.clear();
+  // 64 times the bytes in a thousand times the time: no latency, and not less than none.
+  EXPECT_EQ(links_of({1e-6, 1e-3, 1}).second, 0);
+  EXPECT_EQ(warnings, "");
 }
 
 }  // namespace
