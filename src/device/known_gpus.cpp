@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peaks of matrix products as NVIDIA's data sheets state them, without sparsity (half of the figures marked
-// so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's. nvidia-smi may show
-// up to a GiB more than a process can have; for the A100 it is the least "total capacity" in public reports of PyTorch's, 79.14 and 39.39 GiB.
+// so), and the memory of these GPUs: for the A100, H100 and H200 what a process can have, the least "total capacity" in public
+// reports of PyTorch's (39.39, 79.14, 79.10, NVL 93.00, and 139.72 GiB); of the GB200 and GH200 the data sheet's; of the others
+// what nvidia-smi shows, which may be up to a GiB more.
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device {
@@ -15,11 +16,11 @@ constexpr KnownGpu kGpus[] = {
     {"gb200", "GB200", gb(186), 2500, 80, 10, 0},    // GB200 NVL72: 360 PFLOPS sparse, 5,760 TFLOPS, over 72
     {"b200", "B200", mib(183359), 2250, 75, 10, 0},  // HGX B200: 36 PFLOPS sparse, 600 TFLOPS, over 8
     {"gh200", "GH200", gb(96), 989.4, 67, 9, 0},     // GH200 Grace Hopper, HBM3: 1,979 sparse
-    {"h200-nvl", "H200 NVL", mib(143771), 835.5, 60, 9, 0},   // 1,671 sparse
-    {"h200", "H200", mib(143771), 989.4, 67, 9, 0},           // SXM: 1,979 sparse
-    {"h100-nvl", "H100 NVL", mib(95830), 835.5, 60, 9, 0},    // 1,671 sparse
-    {"h100-pcie", "H100 PCIe", mib(81559), 756.5, 51, 9, 0},  // data sheet of 2022: 1,513 sparse
-    {"h100", "H100", mib(81559), 989.4, 67, 9, 0},            // SXM: 1,979 sparse
+    {"h200-nvl", "H200 NVL", mib(143073), 835.5, 60, 9, 0},   // 1,671 sparse
+    {"h200", "H200", mib(143073), 989.4, 67, 9, 0},           // SXM: 1,979 sparse
+    {"h100-nvl", "H100 NVL", mib(95232), 835.5, 60, 9, 0},    // 1,671 sparse
+    {"h100-pcie", "H100 PCIe", mib(80998), 756.5, 51, 9, 0},  // data sheet of 2022: 1,513 sparse
+    {"h100", "H100", mib(80998), 989.4, 67, 9, 0},            // SXM: 1,979 sparse
     {"a100-40gb", "A100-SXM4-40GB", mib(40335), 312, 19.5, 8, 0},
     {"a100-40gb", "A100-PCIE-40GB", mib(40335), 312, 19.5, 8, 0},
     {"a100", "A100", mib(81039), 312, 19.5, 8, 0},           // PCIe and SXM alike

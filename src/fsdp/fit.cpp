@@ -17,7 +17,7 @@
 namespace llampi::fsdp {
 namespace {
 
-constexpr std::size_t kNamedItems = 3;
+constexpr std::size_t kNamedBuffers = 3;
 constexpr int kMostTimesRanks = 64;
 constexpr std::int64_t kDivisors = 64;           ///< of a micro-batch that are tried, and the last one
 constexpr std::int64_t kMostMicroBatches = 256;  ///< of a step that is tried: its list grows with them
@@ -194,9 +194,8 @@ Changes narrower_state(const model::Model& model, const EngineOptions& options) 
 DeviceMesh groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
   DeviceMesh groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
                                   is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
-  const int on_node = q.groups.shards_on_node * q.groups.replicas_on_node;
-  groups.shards_on_node = std::min(groups.shards_on_node, on_node);
-  groups.replicas_on_node = std::min(groups.replicas_on_node, on_node);
+  groups.shards_on_node = std::min(groups.shards_on_node, q.groups.ranks_on_node());
+  groups.replicas_on_node = std::min(groups.replicas_on_node, q.groups.ranks_on_node());
   return groups;
 }
 
@@ -319,34 +318,39 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
         kMostTimesRanks);
   }
   std::vector<std::string> words;
+  bool offloads = false;
+  std::int64_t sequences = q.options.batch.sequences;
   for (const auto& [field, value] : fit->changes) {
     const bool of_evaluation = !q.options.training && field == "batch.sequences";
     words.push_back(of_evaluation ? "a micro-batch of " + value : fmt::format("{{{}}} = {}", field, value));
+    if (field.starts_with("offload")) offloads = true;
+    if (field == "batch.sequences") sequences = std::stoll(value);
   }
   const std::string changes = fmt::format("{}", fmt::join(words, " and "));
-  if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes;
-  const int on_node = q.groups.shards_on_node * q.groups.replicas_on_node;
-  const std::int64_t least_batch = fit->ranks * q.options.batch.sequences;
+  const std::string host =
+      offloads ? fmt::format(" ({} of host memory per rank)", format_bytes(fit->arena_bytes[1])) : "";
+  if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes + host;
+  const std::int64_t least_batch = fit->ranks * sequences;
   const bool batch_is_too_small =
-      q.options.training && changes.empty() &&
+      q.options.training &&
       least_batch > ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
   return fmt::format(
-      "it would fit on {} ranks with at most {} per node{}{}{}", fit->ranks, on_node,
+      "it would fit on {} ranks with at most {} per node{}{}{}{}", fit->ranks, q.groups.ranks_on_node(),
       batch_is_too_small ? fmt::format(" and a global batch of {} sequences", least_batch) : "",
-      changes.empty() ? "" : ", and ", changes);
+      changes.empty() ? "" : ", and ", changes, host);
 }
 
 /// The largest buffers of an arena, or of both, at the peak: "saved activation 1.50 MiB, ...".
-std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena) {
+std::string largest_buffers(const CompiledModel& compiled, std::optional<Arena> arena) {
   const Program& program = compiled.step.empty() ? compiled.evaluation : compiled.step;
   auto rows = bytes_alive_at(program, peak_action(program).value_or(0));
   std::erase_if(rows, [&](const PurposeBytes& row) { return arena && row.arena != *arena; });
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  if (rows.size() > kNamedItems) rows.erase(rows.begin() + kNamedItems, rows.end());
-  std::vector<std::string> items;
+  if (rows.size() > kNamedBuffers) rows.erase(rows.begin() + kNamedBuffers, rows.end());
+  std::vector<std::string> buffers;
   for (const auto& row : rows)
-    items.push_back(fmt::format("{} {}", to_string(row.purpose), format_bytes(row.bytes)));
-  return fmt::format("{}", fmt::join(items, ", "));
+    buffers.push_back(fmt::format("{} {}", to_string(row.purpose), format_bytes(row.bytes)));
+  return fmt::format("{}", fmt::join(buffers, ", "));
 }
 
 }  // namespace
@@ -372,8 +376,9 @@ std::optional<FittingRun> find_fit(const FitQuestion& q) {
 
 ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
                          const FitQuestion& question) {
-  return ConfigError({.problem = fmt::format("{}; largest buffers: {}", lack, largest_items(compiled, arena)),
-                      .remedy = advice(find_fit(question), question)});
+  return ConfigError(
+      {.problem = fmt::format("{}; largest buffers: {}", lack, largest_buffers(compiled, arena)),
+       .remedy = advice(find_fit(question), question)});
 }
 
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {

@@ -39,20 +39,20 @@ std::string format(const Result& result) {
   std::string text = fmt::format("{}; {} on {}, {} per rank\n", result.device, count(result.ranks, "rank"),
                                  count(result.nodes, "node"), count(result.threads, "thread"));
   std::string group;
-  const Row *first_step = nullptr, *first_strategy = nullptr;
+  const Row* first = nullptr;  // of steps: what the others are compared with
   for (const auto& row : result.rows) {
     if (row.group == "operation") continue;  // for calibration, and in the file
     if (row.group != group) text += fmt::format("\n{}\n", group = row.group);
     text += fmt::format("  {:<52}{:>12.4f} ms", row.name, row.seconds * 1e3);
     if (!row.unit.empty()) text += fmt::format("{:>14} {}", shown_rate(row), row.unit);
     if (row.bus_rate > 0) text += fmt::format(", bus bandwidth {:.4g} GB/s", row.bus_rate);
-    if (row.group == "step" && first_step != nullptr)
-      text += fmt::format(", {:.3f} times {}", row.rate / first_step->rate, first_step->name);
-    if (row.group == "step" && first_step == nullptr) first_step = &row;
-    if (row.group == "strategy" && first_strategy != nullptr)
-      text += fmt::format(", {:+.1f} % against {}", 100 * (row.rate / first_strategy->rate - 1),
-                          first_strategy->name);
-    if (row.group == "strategy" && first_strategy == nullptr) first_strategy = &row;
+    if (row.group == "step" || row.group == "strategy") {
+      if (first == nullptr || first->group != row.group) {
+        first = &row;
+      } else {
+        text += fmt::format(", {:+.1f} % against {}", 100 * (row.rate / first->rate - 1), first->name);
+      }
+    }
     text += "\n";
   }
   return text;

@@ -240,9 +240,12 @@ std::string format_times(const PlanReport& r) {
   std::string text =
       fmt::format("\nseconds of a step, predicted; * as configured\n  {:<22}{:>10}{:>12}{:>12}{:>8}{:>14}\n",
                   "strategy", "step", "computing", "exposed", "in %", "tokens/s");
+  std::string_view said;
   for (const auto& row : r.times) {
     if (!row.impossible.empty()) {
-      text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy), row.impossible);
+      text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy),
+                          row.impossible == said ? "as the one above" : row.impossible);
+      said = row.impossible;
       continue;
     }
     const double waiting = row.time.waiting_seconds();

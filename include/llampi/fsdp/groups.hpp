@@ -49,6 +49,8 @@ struct DeviceMesh {
 
   int shard_count() const { return static_cast<int>(shards.front().size()); }
   int replica_count() const { return static_cast<int>(shards.size()); }
+  /// The most ranks that share a node.
+  int ranks_on_node() const { return shards_on_node * replicas_on_node; }
   const std::vector<int>& shards_of(int rank) const;
   std::vector<int> replicas_of(int rank) const;
 };

@@ -132,7 +132,7 @@ struct Machine {
                : std::ranges::all_of(node_ranks, [&](int n) { return n == node_ranks.front(); });
   }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
-  std::string memory_in_words() const;  ///< "79.65 GiB", "44.00 GiB (--memory)"
+  std::string memory_in_words() const;  ///< "79.10 GiB", "44.00 GiB (--memory)"
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
 };
 
