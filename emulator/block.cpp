@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/block.hpp"
 
-#include <link.h>
-
 #include <algorithm>
-#include <deque>
+#include <array>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
-#include <span>
 #include <vector>
 
+#include "emulator/faults.hpp"
 #include "emulator/fiber.hpp"
 #include "emulator/guarded_memory.hpp"
+#include "emulator/static_shared.hpp"
 #include "llampi/core/error.hpp"
 
 uint3 threadIdx, blockIdx;
@@ -31,21 +30,6 @@ std::string text_of(llampi::SourceLocation where) {
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line());
 }
 std::string text_of(uint3 index) { return fmt::format("({}, {}, {})", index.x, index.y, index.z); }
-
-/// All `__shared__` variables: the thread-local ones of the program.
-std::span<std::byte> static_shared_memory() {
-  std::span<std::byte> memory;
-  const auto find = [](dl_phdr_info* program, std::size_t, void* result) {
-    for (int i = 0; i < program->dlpi_phnum; ++i) {
-      if (program->dlpi_phdr[i].p_type != PT_TLS || program->dlpi_tls_data == nullptr) continue;
-      *static_cast<std::span<std::byte>*>(result) = {static_cast<std::byte*>(program->dlpi_tls_data),
-                                                     program->dlpi_phdr[i].p_memsz};
-    }
-    return 1;  // the program itself comes first: go no further
-  };
-  dl_iterate_phdr(find, &memory);
-  return memory;
-}
 
 /// Where some threads wait for the others.
 struct Meeting {
@@ -73,6 +57,33 @@ struct Warp {
   alignas(16) std::byte values[2][kWarp * kLaneBytes];
 };
 
+/// Threads that may run, in order: a ring.
+class ReadyThreads {
+ public:
+  bool empty() const { return count_ == 0; }
+  void clear() { count_ = 0; }
+  int take_first() {
+    const int thread = places_[first_];
+    first_ = (first_ + 1) % kMostThreads;
+    --count_;
+    return thread;
+  }
+  int take_last() { return places_[(first_ + --count_) % kMostThreads]; }
+  void add_at_end(const std::vector<int>& threads) {
+    for (const int thread : threads) places_[(first_ + count_++) % kMostThreads] = thread;
+  }
+  void add_at_start(const std::vector<int>& threads) {
+    first_ = (first_ + kMostThreads - threads.size()) % kMostThreads;
+    count_ += threads.size();
+    for (std::size_t i = 0; i < threads.size(); ++i) places_[(first_ + i) % kMostThreads] = threads[i];
+  }
+
+ private:
+  static constexpr std::size_t kMostThreads = 1024;  // of a block; a power of two
+  std::array<int, kMostThreads> places_;
+  std::size_t first_ = 0, count_ = 0;
+};
+
 struct Thread {
   uint3 index{};
   bool done = false;
@@ -81,10 +92,11 @@ struct Thread {
 
 class Block {
  public:
+  Block() { explain_faults(); }  // before a kernel touches shared variables
   void run(dim3 shape, std::size_t shared_bytes, const std::function<void()>& body);
   void set_order(ThreadOrder order, std::uint64_t seed) {
     order_ = order;
-    random_.seed(seed);
+    random_.seed(static_cast<std::minstd_rand::result_type>(seed));
   }
 
   bool running() const { return current_ >= 0; }
@@ -95,8 +107,10 @@ class Block {
       return !std::less<>()(address, begin) && std::less<>()(address, end);
     };
     return lies_in(shared_, shared_memory_.end()) ||
-           lies_in(static_shared_.data(), static_shared_.data() + static_shared_.size());
+           lies_in(static_shared_.memory().data(),
+                   static_shared_.memory().data() + static_shared_.memory().size());
   }
+  StaticShared& static_shared() { return static_shared_; }
   void meet_all(llampi::SourceLocation where);
   int count(bool predicate, llampi::SourceLocation where);
   const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
@@ -104,22 +118,22 @@ class Block {
  private:
   void prepare(dim3 shape);
   void prepare_shared(std::size_t bytes);
-  void run_thread(int thread);
-  void thread_main(int thread);
+  Fiber* thread_main(int thread);
   /// The current thread gives way until it is made ready again.
   void pause();
+  /// Of the thread that is the current one from now on; none if there is an error, or nobody is ready.
+  Fiber* next_fiber();
   /// Which of the ready threads runs next. Forward: the one that has waited longest. Else the one that became
   /// ready last, so that a warp gets far ahead of the others.
   int next();
   void make_ready(std::vector<int>& threads);
-  void set_indices() { threadIdx = threads_[static_cast<std::size_t>(current_)].index; }
   [[noreturn]] void report_stuck();
   void discard();
 
   std::vector<Thread> threads_;  ///< with the fibers of former blocks; the first size_ are of this block
   std::vector<std::unique_ptr<Warp>> warps_;
   Meeting barrier_;
-  std::deque<int> ready_;
+  ReadyThreads ready_;
   int size_ = 0, current_ = -1;
   int counted_ = 0;  ///< threads whose predicate holds, of the count that is under way
   const std::function<void()>* body_ = nullptr;
@@ -127,17 +141,18 @@ class Block {
   GuardedMemory shared_memory_{kMostShared};
   std::byte* shared_ = nullptr;
   std::size_t shared_bytes_ = 0;
-  std::span<std::byte> static_shared_ = static_shared_memory();
+  StaticShared static_shared_;
   ThreadOrder order_ = ThreadOrder::forward;
-  std::mt19937_64 random_;
+  std::minstd_rand random_;  // fast: it is asked at each operation of a warp
 };
 
 void Block::prepare(dim3 shape) {
   size_ = static_cast<int>(shape.x * shape.y * shape.z);
   while (static_cast<int>(threads_.size()) < size_) {
     const int thread = static_cast<int>(threads_.size());
-    threads_.push_back(
-        {{}, false, std::make_unique<Fiber>(thread, kStackBytes, [this, thread] { thread_main(thread); })});
+    threads_.push_back({{}, false, std::make_unique<Fiber>(thread, kStackBytes, [this, thread] {
+                          return thread_main(thread);
+                        })});
     if (thread % kWarp == 0) warps_.push_back(std::make_unique<Warp>());
   }
   std::vector<int> all;
@@ -159,14 +174,14 @@ void Block::prepare_shared(std::size_t bytes) {
   shared_bytes_ = bytes;
   std::memset(shared_, 0xFF, bytes);
   std::memset(shared_ + bytes, 0xA5, whole - bytes);
-  std::fill(static_shared_.begin(), static_shared_.end(), std::byte{0xFF});
+  static_shared_.fill();
 }
 
 void Block::run(dim3 shape, std::size_t shared_bytes, const std::function<void()>& body) {
   body_ = &body;
   prepare(shape);
   prepare_shared(shared_bytes);
-  while (!ready_.empty() && !error_) run_thread(next());
+  if (Fiber* first = next_fiber()) first->start();
   const std::exception_ptr error = std::exchange(error_, nullptr);
   if (error) {
     discard();
@@ -181,38 +196,39 @@ void Block::run(dim3 shape, std::size_t shared_bytes, const std::function<void()
   }
 }
 
-void Block::run_thread(int thread) {
-  current_ = thread;
-  set_indices();
-  threads_[static_cast<std::size_t>(thread)].fiber->resume();
-  current_ = -1;
-}
-
-void Block::thread_main(int thread) {
+Fiber* Block::thread_main(int thread) {
   try {
     (*body_)();
   } catch (...) {
     error_ = std::current_exception();
   }
   threads_[static_cast<std::size_t>(thread)].done = true;
+  return next_fiber();
 }
 
 void Block::pause() {
-  const int thread = current_;
-  threads_[static_cast<std::size_t>(thread)].fiber->pause();
+  Fiber& own = *threads_[static_cast<std::size_t>(current_)].fiber;
+  own.continue_with(next_fiber());
 }
 
-int Block::next() {
-  const int thread = order_ == ThreadOrder::forward ? ready_.front() : ready_.back();
-  order_ == ThreadOrder::forward ? ready_.pop_front() : ready_.pop_back();
-  return thread;
+Fiber* Block::next_fiber() {
+  if (error_ || ready_.empty()) {
+    current_ = -1;
+    return nullptr;
+  }
+  current_ = next();
+  const Thread& thread = threads_[static_cast<std::size_t>(current_)];
+  threadIdx = thread.index;
+  return thread.fiber.get();
 }
+
+int Block::next() { return order_ == ThreadOrder::forward ? ready_.take_first() : ready_.take_last(); }
 
 void Block::make_ready(std::vector<int>& threads) {
   if (order_ == ThreadOrder::backward) std::reverse(threads.begin(), threads.end());
   if (order_ == ThreadOrder::random) std::shuffle(threads.begin(), threads.end(), random_);
   const bool last = order_ == ThreadOrder::random && random_() % 2 == 0;
-  ready_.insert(last ? ready_.begin() : ready_.end(), threads.begin(), threads.end());
+  last ? ready_.add_at_start(threads) : ready_.add_at_end(threads);
   threads.clear();
 }
 
@@ -297,6 +313,7 @@ Block& running_block(const char* what) {
 void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
   gridDim = grid;
   blockDim = block;
+  the_block().static_shared().protect();
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -314,6 +331,8 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
 }
 
 bool in_kernel() { return the_block().running(); }
+
+bool allow_write_to_shared(const void* address) { return the_block().static_shared().allow_write(address); }
 
 std::byte* dynamic_shared_memory() { return running_block("dynamic_shared() outside of a kernel").shared(); }
 

@@ -31,6 +31,9 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
 /// True in a thread of a kernel.
 bool in_kernel();
 
+/// In the handler of a fault: whether it was a kernel's first write to a page of `__shared__` variables, which goes on.
+bool allow_write_to_shared(const void* address);
+
 /// The block's dynamic shared memory; NaN whatever it is read as when the block starts. Aligned to 128 bytes
 /// and not more; what lies behind its end cannot be read or is found to be written.
 std::byte* dynamic_shared_memory();

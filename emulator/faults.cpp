@@ -33,6 +33,7 @@ std::string what(const void* address) {
 /// The fault is synchronous, so that this may allocate unless the allocator itself is broken. Compiled code
 /// stops itself (CMakeLists.txt) where an address is not aligned to what is read or written there.
 void explain(int signal, siginfo_t* info, void*) {
+  if (signal == SIGSEGV && in_kernel() && allow_write_to_shared(info->si_addr)) return;
   const std::string text =
       signal == SIGSEGV
           ? fmt::format("emulated GPU: {} touches {}\n", who(), what(info->si_addr))

@@ -12,27 +12,31 @@ namespace llampi::emulator {
 
 class Fiber {
  public:
-  /// Stacks of neighbouring numbers begin at different places of a page. `body` is run from the start again
-  /// when it has ended and the fiber is resumed once more. It throws nothing.
-  Fiber(int number, std::size_t stack_bytes, std::function<void()> body);
+  /// Runs a while, and says which fiber runs next: none is back to where start() was called. It is run from the start again
+  /// when the fiber is continued after its end. It throws nothing.
+  using Body = std::function<Fiber*()>;
+
+  /// Stacks of neighbouring numbers begin at different places of a page.
+  Fiber(int number, std::size_t stack_bytes, Body body);
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Runs the fiber until it pauses or its body ends. From outside of fibers only.
-  void resume();
-  /// Goes back to where the fiber was resumed. From its body only.
-  void pause();
+  /// Runs this fiber and all that follow, until one names none. From outside of fibers only.
+  void start();
+  /// Continues another fiber, or none as a body does, until somebody continues this one. From its body only.
+  void continue_with(Fiber* next);
 
  private:
-  static void enter(unsigned high, unsigned low);
-  void loop();
+  static void first_entry(unsigned high, unsigned low);
+  [[noreturn]] void enter();
+  [[noreturn]] void loop();
 
   GuardedMemory stack_;
   std::size_t shift_;
-  std::function<void()> body_;
+  Body body_;
   bool entered_ = false;
-  ucontext_t first_caller_{}, first_{};   ///< the first entry; afterwards jumps, which make no system call
-  void *here_[5] = {}, *caller_[5] = {};  ///< five words, as __builtin_setjmp asks for
+  ucontext_t first_{};  ///< the first entry; afterwards jumps, which make no system call
+  void* here_[5] = {};  ///< five words, as __builtin_setjmp asks for
 };
 
 }  // namespace llampi::emulator

@@ -142,6 +142,26 @@ TEST_P(Kernels, SharedVariablesAreNotZeroAndNotKept) {
   }
 }
 
+constexpr int kMany = 4096;  // of several pages
+
+/// Counts the values that are numbers before the block has written any, and writes one.
+template <int kKernel>
+__global__ void write_one_of_many(int* numbers, int where) {
+  __shared__ float values[kMany];
+  numbers[blockIdx.x] = 0;
+  for (const float value : values) numbers[blockIdx.x] += std::isnan(value) ? 0 : 1;
+  values[where * static_cast<int>(1 + blockIdx.x) % kMany] = kKernel;
+}
+
+TEST_P(Kernels, SharedVariablesOfManyPagesAreNotKept) {
+  for (const int where : {0, 1, kMany / 2, kMany - 1}) {
+    Words numbers(6, -1);
+    launch(write_one_of_many<1>, 3, 1, 0, nullptr, numbers.data(), where);
+    launch(write_one_of_many<2>, 3, 1, 0, nullptr, numbers.data() + 3, where);
+    EXPECT_EQ(numbers, Words(6, 0)) << where;
+  }
+}
+
 __global__ void store_somewhere(uint2* out, int where) {
   __shared__ uint2 shared;
   uint2* const places[] = {out, &shared, dynamic_shared<uint2>()};

@@ -21,7 +21,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
 
 /// The figures of this machine, by least squares over its operations, and its links by the same over its collectives.
 /// @param result of measure(), with single operations
-/// @param log gets a warning if times of collectives hardly grow with their bytes, as beside another program
+/// @param log gets a warning if times of collectives hardly grow with their bytes, as when another program runs too
 plan::MachineSpeed calibrate(const Result& result, const std::string& name, const Log& log);
 
 }  // namespace llampi::measure
