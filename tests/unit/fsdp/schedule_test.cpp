@@ -95,12 +95,35 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
     return false;
   }
 
+ public:
+  // What holds of each list:
+  void layers_run_in_order();
+  void parameters_are_gathered_before_use_and_not_twice();
+  void a_unit_is_gathered_as_often_as_the_strategy_says();
+  void gathered_units_stay_below_the_limit();
+  void in_the_order_of_a_tree_gradients_are_added_so();
+  void gradients_are_reduced_once_after_their_last_write();
+  void reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream();
+  void the_first_write_of_a_gradient_overwrites_and_later_ones_add();
+  void norm_follows_all_reductions_and_updates_follow_the_norm();
+  void where_replicas_divide_the_state_updated_parts_are_gathered();
+  void on_gpus_the_largest_gradient_is_found_beside_the_backward_pass();
+  void state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time();
+  void residuals_in_host_memory_are_back_before_they_are_read();
+  void the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back();
+  void shards_in_host_memory_are_copied_before_they_are_gathered();
+  void frozen_units_have_neither_reductions_nor_updates();
+  void prefetch_stands_where_its_mode_says();
+  void recomputation_stands_before_the_backward_that_reads_it();
+  void evaluation_only_gathers_computes_and_frees();
+
+ protected:
   Lists lists_;
   HappensBefore happens_before_;
   std::map<BufferId, Key> copies_;  // what is in the buffers of unsharded parameters
 };
 
-TEST_P(EveryList, LayersRunInOrder) {
+void EveryList::layers_run_in_order() {
   std::vector<std::pair<Op, int>> expected, actual;
   const int layers = static_cast<int>(lists_.specs.size());
   for (int m = 0; m < GetParam().micro_batches; ++m) {
@@ -113,7 +136,7 @@ TEST_P(EveryList, LayersRunInOrder) {
   EXPECT_EQ(actual, expected);
 }
 
-TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
+void EveryList::parameters_are_gathered_before_use_and_not_twice() {
   std::map<Key, int> gathered;  // to the action that gathered it
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
@@ -145,7 +168,7 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
   EXPECT_TRUE(gathered.empty()) << "left gathered at the end of the step";
 }
 
-TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
+void EveryList::a_unit_is_gathered_as_often_as_the_strategy_says() {
   if (GetParam().wrap.policy != WrapPolicy::transformer || GetParam().frozen) return;
   std::map<int, int> count;
   for (const auto& action : step()) count[action.unit] += gathers(action) ? 1 : 0;
@@ -160,7 +183,7 @@ TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
   }
 }
 
-TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
+void EveryList::gathered_units_stay_below_the_limit() {
   if (!GetParam().reshard_after_forward) return;  // the strategy keeps everything
   struct Gathered {
     int unit;
@@ -214,7 +237,7 @@ bool over_replicas(const Action& action) {
 }
 
 /// The list carried out with words for numbers.
-TEST_P(EveryList, InTheOrderOfATreeGradientsAreAddedSo) {
+void EveryList::in_the_order_of_a_tree_gradients_are_added_so() {
   if (!GetParam().in_tree()) return;
   std::map<BufferId, std::string> sums;
   std::size_t units = 0;
@@ -250,7 +273,7 @@ TEST_P(EveryList, InTheOrderOfATreeGradientsAreAddedSo) {
             std::ranges::count_if(lists_.units, [](const Unit& unit) { return !unit.frozen; }));
 }
 
-TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
+void EveryList::gradients_are_reduced_once_after_their_last_write() {
   if (GetParam().in_tree()) return;  // see above
   const bool reduced = GetParam().reduces();
   for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
@@ -289,7 +312,7 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
 }
 
 // But for sums of a tree, which are added when the next of their unit is there.
-TEST_P(EveryList, ReductionsInsideAGroupDoNotWaitForReplicasThatHaveAStream) {
+void EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream() {
   if (!GetParam().all_reduce_stream) return;
   int joins = 0;
   std::set<BufferId> workspaces;
@@ -319,7 +342,7 @@ TEST_P(EveryList, ReductionsInsideAGroupDoNotWaitForReplicasThatHaveAStream) {
   }
 }
 
-TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
+void EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add() {
   std::set<std::pair<int, int>> written;
   for (const auto& action : step()) {
     if (action.op != Op::backward) continue;
@@ -336,7 +359,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
   }
 }
 
-TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
+void EveryList::norm_follows_all_reductions_and_updates_follow_the_norm() {
   const auto norm =
       std::find_if(step().begin(), step().end(), [](const auto& a) { return a.op == Op::norm; });
   ASSERT_NE(norm, step().end());
@@ -357,7 +380,7 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
                                                                    [](const auto& u) { return !u.frozen; })));
 }
 
-TEST_P(EveryList, WhereReplicasDivideTheStateUpdatedPartsAreGathered) {
+void EveryList::where_replicas_divide_the_state_updated_parts_are_gathered() {
   std::map<int, int> updated, gathered;  // the shard is on the device: by the update, or a copy
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::update || at(i).payload == CopyPayload::new_shard) updated[at(i).unit] = i;
@@ -381,7 +404,7 @@ TEST_P(EveryList, WhereReplicasDivideTheStateUpdatedPartsAreGathered) {
   }
 }
 
-TEST_P(EveryList, OnGpusTheLargestGradientIsFoundBesideTheBackwardPass) {
+void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() {
   std::map<int, int> found;
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::largest) {
@@ -413,7 +436,7 @@ TEST_P(EveryList, OnGpusTheLargestGradientIsFoundBesideTheBackwardPass) {
   }
 }
 
-TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATime) {
+void EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() {
   const auto& offload = GetParam().offload;
   if (!offload.optimizer || offload.host_step) return;
   std::map<int, int> in, updated;
@@ -441,7 +464,7 @@ TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATi
   EXPECT_EQ(out, updated.size());
 }
 
-TEST_P(EveryList, ResidualsInHostMemoryAreBackBeforeTheyAreRead) {
+void EveryList::residuals_in_host_memory_are_back_before_they_are_read() {
   const int last = static_cast<int>(lists_.specs.size()) - 1;
   std::map<int, int> out, back;  // per layer: the copies of this micro-batch
   int reads = 0;
@@ -470,7 +493,7 @@ TEST_P(EveryList, ResidualsInHostMemoryAreBackBeforeTheyAreRead) {
   EXPECT_EQ(out.size(), back.size());
 }
 
-TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack) {
+void EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() {
   const auto& offload = GetParam().offload;
   if (!offload.host_step) return;
   std::map<int, int> gradient, updated, back;
@@ -494,7 +517,7 @@ TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack
   }
 }
 
-TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
+void EveryList::shards_in_host_memory_are_copied_before_they_are_gathered() {
   std::map<Key, int> copied;
   for (int i = 0; i < size(); ++i) {
     const Key key{at(i).unit, at(i).pass.value_or(Pass::forward)};
@@ -509,7 +532,7 @@ TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
   }
 }
 
-TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
+void EveryList::frozen_units_have_neither_reductions_nor_updates() {
   for (const auto& action : step()) {
     if (action.unit < 0 || !unit(action.unit).frozen) continue;
     const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard, Op::fp8_cast};
@@ -518,7 +541,7 @@ TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
   }
 }
 
-TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
+void EveryList::prefetch_stands_where_its_mode_says() {
   const auto& options = GetParam();
   if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied ||
       !options.reshard_after_forward || options.frozen)
@@ -541,7 +564,7 @@ TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
   }
 }
 
-TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
+void EveryList::recomputation_stands_before_the_backward_that_reads_it() {
   const auto& checkpointing = GetParam().checkpointing;
   std::map<int, int> recomputed;  // per layer: times not yet consumed by its backward
   for (const auto& action : step()) {
@@ -556,7 +579,7 @@ TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
   }
 }
 
-TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
+void EveryList::evaluation_only_gathers_computes_and_frees() {
   std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
   if (GetParam().fp8) allowed.insert({Op::fp8_scales, Op::fp8_cast});
   for (const auto& action : lists_.evaluation.actions)
@@ -564,6 +587,50 @@ TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
   const auto forwards = std::count_if(lists_.evaluation.actions.begin(), lists_.evaluation.actions.end(),
                                       [](const auto& a) { return a.op == Op::forward; });
   EXPECT_EQ(static_cast<std::size_t>(forwards), lists_.specs.size());
+}
+
+// All of it in one test: making the list takes longest.
+TEST_P(EveryList, IsSound) {
+  const std::pair<const char*, void (EveryList::*)()> properties[] = {
+      {"layers_run_in_order", &EveryList::layers_run_in_order},
+      {"parameters_are_gathered_before_use_and_not_twice",
+       &EveryList::parameters_are_gathered_before_use_and_not_twice},
+      {"a_unit_is_gathered_as_often_as_the_strategy_says",
+       &EveryList::a_unit_is_gathered_as_often_as_the_strategy_says},
+      {"gathered_units_stay_below_the_limit", &EveryList::gathered_units_stay_below_the_limit},
+      {"in_the_order_of_a_tree_gradients_are_added_so",
+       &EveryList::in_the_order_of_a_tree_gradients_are_added_so},
+      {"gradients_are_reduced_once_after_their_last_write",
+       &EveryList::gradients_are_reduced_once_after_their_last_write},
+      {"reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream",
+       &EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream},
+      {"the_first_write_of_a_gradient_overwrites_and_later_ones_add",
+       &EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add},
+      {"norm_follows_all_reductions_and_updates_follow_the_norm",
+       &EveryList::norm_follows_all_reductions_and_updates_follow_the_norm},
+      {"where_replicas_divide_the_state_updated_parts_are_gathered",
+       &EveryList::where_replicas_divide_the_state_updated_parts_are_gathered},
+      {"on_gpus_the_largest_gradient_is_found_beside_the_backward_pass",
+       &EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass},
+      {"state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time",
+       &EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time},
+      {"residuals_in_host_memory_are_back_before_they_are_read",
+       &EveryList::residuals_in_host_memory_are_back_before_they_are_read},
+      {"the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back",
+       &EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back},
+      {"shards_in_host_memory_are_copied_before_they_are_gathered",
+       &EveryList::shards_in_host_memory_are_copied_before_they_are_gathered},
+      {"frozen_units_have_neither_reductions_nor_updates",
+       &EveryList::frozen_units_have_neither_reductions_nor_updates},
+      {"prefetch_stands_where_its_mode_says", &EveryList::prefetch_stands_where_its_mode_says},
+      {"recomputation_stands_before_the_backward_that_reads_it",
+       &EveryList::recomputation_stands_before_the_backward_that_reads_it},
+      {"evaluation_only_gathers_computes_and_frees", &EveryList::evaluation_only_gathers_computes_and_frees},
+  };
+  for (const auto& [name, holds] : properties) {
+    SCOPED_TRACE(name);
+    (this->*holds)();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedule, EveryList, ::testing::ValuesIn(list_cases()));
