@@ -468,21 +468,24 @@ TEST_F(GpuEngine, Bfloat16StaysNearPyTorch) {
 
 // As near as with arithmetic in bfloat16 alone: each element is off by up to 2^-9 of itself, and the norm of many
 // by far less.
-TEST_F(GpuEngine, Bfloat16GradientsStayNearPyTorch) {
+class GradientsInBfloat16 : public GpuEngine, public ::testing::WithParamInterface<std::tuple<int, bool>> {};
+TEST_P(GradientsInBfloat16, StayNearPyTorch) {
+  const auto [accumulation, unsharded] = GetParam();
   const auto fixture = oracle::load("bf16_params");
-  const fsdp::Precision precision = {.param = DType::bfloat16,
-                                     .compute = DType::bfloat16,
-                                     .reduce = DType::bfloat16,
-                                     .gradient_shard = DType::bfloat16};
+  const TrajectoryOptions options = {.accumulation = accumulation,
+                                     .poison = true,
+                                     .unsharded = unsharded,
+                                     .precision = {.param = DType::bfloat16,
+                                                   .compute = DType::bfloat16,
+                                                   .reduce = DType::bfloat16,
+                                                   .gradient_shard = DType::bfloat16}};
   work_orders().back().set();
-  for (const int accumulation : {1, 2}) {
-    for (const bool unsharded : {false, true}) {
-      const TrajectoryOptions options = {
-          .accumulation = accumulation, .poison = true, .unsharded = unsharded, .precision = precision};
-      expect_oracle(run(fixture, options), fixture, kBfloat16Arithmetic);
-    }
-  }
+  expect_oracle(run(fixture, options), fixture, kBfloat16Arithmetic);
 }
+INSTANTIATE_TEST_SUITE_P(OfOneMicroBatch, GradientsInBfloat16,
+                         ::testing::Combine(::testing::Values(1), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(OfTwoMicroBatches, GradientsInBfloat16,
+                         ::testing::Combine(::testing::Values(2), ::testing::Bool()));
 
 TEST_F(GpuEngine, DocumentsDoNotFeelEachOther) {
   work_orders().back().set();
