@@ -121,7 +121,7 @@ class Block {
   Fiber* thread_main(int thread);
   /// The current thread gives way until it is made ready again.
   void pause();
-  /// Of the thread that is the current one from now on; none if there is an error, or nobody is ready.
+  /// The fiber to run next, whose thread becomes the current one; null after an error or if none is ready.
   Fiber* next_fiber();
   /// Which of the ready threads runs next. Forward: the one that has waited longest. Else the one that became
   /// ready last, so that a warp gets far ahead of the others.
@@ -228,7 +228,11 @@ void Block::make_ready(std::vector<int>& threads) {
   if (order_ == ThreadOrder::backward) std::reverse(threads.begin(), threads.end());
   if (order_ == ThreadOrder::random) std::shuffle(threads.begin(), threads.end(), random_);
   const bool last = order_ == ThreadOrder::random && random_() % 2 == 0;
-  last ? ready_.add_at_start(threads) : ready_.add_at_end(threads);
+  if (last) {
+    ready_.add_at_start(threads);
+  } else {
+    ready_.add_at_end(threads);
+  }
   threads.clear();
 }
 

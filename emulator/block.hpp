@@ -31,7 +31,8 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
 /// True in a thread of a kernel.
 bool in_kernel();
 
-/// In the handler of a fault: whether it was a kernel's first write to a page of `__shared__` variables, which goes on.
+/// In the handler of a fault: whether it was a kernel's first write to a page of `__shared__` variables. True: the page is
+/// writable now, and the write is repeated.
 bool allow_write_to_shared(const void* address);
 
 /// The block's dynamic shared memory; NaN whatever it is read as when the block starts. Aligned to 128 bytes

@@ -12,8 +12,8 @@ namespace llampi::emulator {
 
 class Fiber {
  public:
-  /// Runs a while, and says which fiber runs next: none is back to where start() was called. It is run from the start again
-  /// when the fiber is continued after its end. It throws nothing.
+  /// Runs, and returns the fiber to run next; null: return from start(). Called again if the fiber is continued after that. It
+  /// throws nothing.
   using Body = std::function<Fiber*()>;
 
   /// Stacks of neighbouring numbers begin at different places of a page.
@@ -21,9 +21,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Runs this fiber and all that follow, until one names none. From outside of fibers only.
+  /// Runs this fiber and all that follow, until one gives null as the next. From outside of fibers only.
   void start();
-  /// Continues another fiber, or none as a body does, until somebody continues this one. From its body only.
+  /// Runs another fiber, or returns from start() if it is null; returns when this fiber is continued. From its body only.
   void continue_with(Fiber* next);
 
  private:

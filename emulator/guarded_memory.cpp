@@ -7,11 +7,11 @@
 #include "llampi/core/error.hpp"
 
 namespace llampi::emulator {
-namespace {
 
-std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
-
-}  // namespace
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 GuardedMemory::GuardedMemory(std::size_t bytes) {
   const std::size_t page = page_bytes();

@@ -6,6 +6,9 @@
 
 namespace llampi::emulator {
 
+/// Of a page of memory.
+std::size_t page_bytes();
+
 class GuardedMemory {
  public:
   /// Zeros; rounded up to whole pages. @throws Error if the system has none left

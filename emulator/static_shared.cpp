@@ -3,25 +3,21 @@
 
 #include <link.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 
+#include "emulator/guarded_memory.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::emulator {
 namespace {
 
-const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+void make_nan(std::span<std::byte> memory) { std::ranges::fill(memory, std::byte{0xFF}); }
 
-void make_nan(std::byte* begin, std::size_t bytes) { std::memset(begin, 0xFF, bytes); }
-void make_nan(std::span<std::byte> memory) { make_nan(memory.data(), memory.size()); }
-
-bool set_writable(std::byte* begin, std::size_t bytes, bool writable) {
-  return mprotect(begin, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
+bool set_writable(std::span<std::byte> pages, bool writable) {
+  return mprotect(pages.data(), pages.size(), writable ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
 }
 
 std::span<std::byte> thread_local_memory() {
@@ -40,43 +36,39 @@ std::span<std::byte> thread_local_memory() {
 
 }  // namespace
 
-StaticShared::StaticShared() : memory_(thread_local_memory()) {
-  const auto page_at = [](const std::byte* address) {
-    return reinterpret_cast<std::uintptr_t>(address) / kPage;
-  };
-  if (memory_.empty()) return;
-  const std::size_t before = page_at(memory_.data() - 1) + 1,
-                    behind = page_at(memory_.data() + memory_.size());
-  if (behind <= before) {
-    pages_ = memory_.first(0);
-    return;
-  }
-  pages_ = {reinterpret_cast<std::byte*>(before * kPage), (behind - before) * kPage};
-  written_.reserve(behind - before);  // nothing is allocated in the handler of a fault
+StaticShared::StaticShared() : memory_(thread_local_memory()), before_(memory_) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data()), end = begin + memory_.size();
+  const std::size_t page = page_bytes(), first = (begin + page - 1) / page * page, last = end / page * page;
+  if (last <= first) return;
+  before_ = memory_.first(first - begin);
+  pages_ = memory_.subspan(first - begin, last - first);
+  behind_ = memory_.subspan(last - begin);
+  written_.reserve(pages_.size() / page);  // nothing is allocated in the handler of a fault
   make_nan(pages_);
-  require(set_writable(pages_.data(), pages_.size(), false), "mprotect: shared variables");
+  require(set_writable(pages_, false), "mprotect failed for the pages of shared variables");
 }
 
 void StaticShared::protect() {
-  for (std::byte* page : written_) {
-    make_nan(page, kPage);
-    require(set_writable(page, kPage, false), "mprotect: shared variables");
+  for (const auto page : written_) {
+    make_nan(page);
+    require(set_writable(page, false), "mprotect failed for the pages of shared variables");
   }
   written_.clear();
 }
 
 void StaticShared::fill() {
-  make_nan(memory_.first(static_cast<std::size_t>(pages_.data() - memory_.data())));
-  make_nan(memory_.subspan(static_cast<std::size_t>(pages_.data() - memory_.data()) + pages_.size()));
-  for (std::byte* page : written_) make_nan(page, kPage);
+  make_nan(before_);
+  make_nan(behind_);
+  for (const auto page : written_) make_nan(page);
 }
 
 bool StaticShared::allow_write(const void* address) {
   const std::less<const void*> less;
   if (less(address, pages_.data()) || !less(address, pages_.data() + pages_.size())) return false;
   const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(address) - pages_.data());
-  std::byte* const page = pages_.data() + offset / kPage * kPage;
-  if (std::ranges::find(written_, page) != written_.end() || !set_writable(page, kPage, true)) return false;
+  const auto page = pages_.subspan(offset / page_bytes() * page_bytes(), page_bytes());
+  const bool known = std::ranges::find(written_, page.data(), &std::span<std::byte>::data) != written_.end();
+  if (known || !set_writable(page, true)) return false;
   written_.push_back(page);
   return true;
 }

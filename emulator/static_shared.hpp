@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `__shared__` variables of all kernels of a program, which are its thread-local ones (kernels.hpp). A block finds NaN in
-// them. Few kernels have more than some bytes of them, and all together a megabyte: so only pages are filled again that were
-// written since. Pages start write-protected, and the first write to one, a fault, makes it writable.
+// them. A kernel has few, all kernels together about 1 MB: so only pages written since the last fill are filled again. Pages are
+// write-protected; the first write faults, and the handler makes the page writable.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class StaticShared {
 
  private:
   std::span<std::byte> memory_;
-  std::span<std::byte> pages_;       ///< the whole pages in it; what lies before and behind is always filled
-  std::vector<std::byte*> written_;  ///< pages that are writable
+  std::span<std::byte> before_, pages_, behind_;  ///< its whole pages; what lies around them is always filled
+  std::vector<std::span<std::byte>> written_;     ///< pages that are writable
 };
 
 }  // namespace llampi::emulator

@@ -66,8 +66,8 @@ CUstream_st& Streams::of(cudaStream_t stream) {
 }
 
 void Streams::push(cudaStream_t stream, Task task) {
-  require(!in_kernel(), "a CUDA call in a kernel");
   require(is_working_thread(), "work for a stream from another thread, which is not emulated");
+  require(!in_kernel(), "a CUDA call in a kernel");
   CUstream_st& queue = of(stream);
   queue.tasks.push_back(std::move(task));
   if (order_ == StreamOrder::eager) run_stream(queue);

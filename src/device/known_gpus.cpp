@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peaks of matrix products as NVIDIA's data sheets state them, without sparsity (half of the figures marked
-// so), and the memory of these GPUs: for the A100, H100 and H200 what a process can have, the least "total capacity" in public
-// reports of PyTorch's (39.39, 79.14, 79.10, NVL 93.00, and 139.72 GiB); of the GB200 and GH200 the data sheet's; of the others
+// so), and the memory of these GPUs: for the A100, H100 and H200 what a process can have, the least "total capacity" in published
+// out-of-memory messages of PyTorch (39.39, 79.14, 79.10, NVL 93.00, and 139.72 GiB); of the GB200 and GH200 the data sheet's; of the others
 // what nvidia-smi shows, which may be up to a GiB more.
 #include "llampi/device/gpu.hpp"
 

@@ -192,11 +192,10 @@ Changes narrower_state(const model::Model& model, const EngineOptions& options) 
 
 /// The groups that `ranks` ranks would have, no more of them on a node; hybrid strategies keep the size of theirs.
 DeviceMesh groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
-  DeviceMesh groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
-                                  is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
-  groups.shards_on_node = std::min(groups.shards_on_node, q.groups.ranks_on_node());
-  groups.replicas_on_node = std::min(groups.replicas_on_node, q.groups.ranks_on_node());
-  return groups;
+  std::vector<int> node_of_rank;
+  for (int rank = 0; rank < ranks; ++rank) node_of_rank.push_back(rank / q.groups.ranks_on_node);
+  return make_groups(options.strategy, node_of_rank,
+                     is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
 }
 
 /// What several changes are together: the later of two of one option says all.
@@ -234,7 +233,7 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
     return std::nullopt;
   const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
   if (!q.fits(arena_bytes, groups)) return std::nullopt;
-  return FittingRun{together(changes), ranks, arena_bytes};
+  return FittingRun{together(changes), ranks, std::move(options), arena_bytes};
 }
 
 Changes joined(Changes first, const Changes& second) {
@@ -318,26 +317,25 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
         kMostTimesRanks);
   }
   std::vector<std::string> words;
-  bool offloads = false;
-  std::int64_t sequences = q.options.batch.sequences;
   for (const auto& [field, value] : fit->changes) {
     const bool of_evaluation = !q.options.training && field == "batch.sequences";
     words.push_back(of_evaluation ? "a micro-batch of " + value : fmt::format("{{{}}} = {}", field, value));
-    if (field.starts_with("offload")) offloads = true;
-    if (field == "batch.sequences") sequences = std::stoll(value);
   }
   const std::string changes = fmt::format("{}", fmt::join(words, " and "));
+  const bool offloads = fit->options.offload != q.options.offload;
   const std::string host =
-      offloads ? fmt::format(" ({} of host memory per rank)", format_bytes(fit->arena_bytes[1])) : "";
+      offloads ? fmt::format(" (at least {} of host memory per rank)", format_bytes(fit->arena_bytes[1]))
+               : "";
   if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes + host;
-  const std::int64_t least_batch = fit->ranks * sequences;
-  const bool batch_is_too_small =
-      q.options.training &&
-      least_batch > ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
-  return fmt::format(
-      "it would fit on {} ranks with at most {} per node{}{}{}{}", fit->ranks, q.groups.ranks_on_node(),
-      batch_is_too_small ? fmt::format(" and a global batch of {} sequences", least_batch) : "",
-      changes.empty() ? "" : ", and ", changes, host);
+  const std::int64_t pass = fit->ranks *
+                            fit->options.batch.sequences,  // sequences of a micro-batch on all ranks
+      batch = ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
+  const std::string other_batch =
+      q.options.training && batch % pass != 0
+          ? fmt::format(" and a global batch of {} sequences", (batch / pass + 1) * pass)
+          : "";
+  return fmt::format("it would fit on {} ranks with at most {} per node{}{}{}{}", fit->ranks,
+                     q.groups.ranks_on_node, other_batch, changes.empty() ? "" : ", and ", changes, host);
 }
 
 /// The largest buffers of an arena, or of both, at the peak: "saved activation 1.50 MiB, ...".

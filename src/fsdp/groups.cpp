@@ -92,6 +92,7 @@ void look_at_nodes(DeviceMesh& groups, const std::vector<int>& node_of_rank) {
     look(members, groups.shards_sum_inside_nodes, groups.shards_on_node);
   for (const int rank : groups.shards.front())
     look(groups.replicas_of(rank), groups.replicas_sum_inside_nodes, groups.replicas_on_node);
+  groups.ranks_on_node = most_on_a_node(node_of_rank);
   groups.nodes = comm::format_nodes(node_of_rank);
 }
 

@@ -33,14 +33,14 @@ plan::AttentionKernels attention_of(const train::Config& config, bool on_gpu) {
 
 struct LinkCosts {
   double latency = 0, seconds_of_byte = 0;
-  bool bounded = false;  // the bandwidth, by what is plausible
+  bool bounded = false;  // the bandwidth is that bound, not a fit
 };
 
 /// The costs with which seconds = latency + bytes x seconds_of_byte fits all all-gathers and reduce-scatters, by least squares of
 /// the relative errors; bytes are those of the bus bandwidth. As in plan::fit_costs() no cost is negative, and the bandwidth is at
-/// most twice the best of any row: where another program slows some rows, the line alone could fall with the bytes.
+/// most twice the best of any row: where another program slows some rows, a fit without bounds could have a negative slope.
 std::optional<LinkCosts> fit_links(const Result& result) {
-  // Of each row: `inverse` is the latency's share of its time for a latency of one second, `bytes` those of one second.
+  // Per row: inverse = 1 / seconds, bytes = bytes / seconds. Minimized: the sum of (1 - latency x inverse - seconds_of_byte x bytes)^2.
   double one_one = 0, one_bytes = 0, bytes_bytes = 0, one = 0, all_bytes = 0, most_bytes = 0;
   for (const auto& row : result.rows) {
     if (row.group != "collective" || row.name.starts_with("all_reduce")) continue;

@@ -39,7 +39,7 @@ std::string format(const Result& result) {
   std::string text = fmt::format("{}; {} on {}, {} per rank\n", result.device, count(result.ranks, "rank"),
                                  count(result.nodes, "node"), count(result.threads, "thread"));
   std::string group;
-  const Row* first = nullptr;  // of steps: what the others are compared with
+  const Row* first = nullptr;  // the first row of the group, with which the others are compared
   for (const auto& row : result.rows) {
     if (row.group == "operation") continue;  // for calibration, and in the file
     if (row.group != group) text += fmt::format("\n{}\n", group = row.group);

@@ -244,10 +244,11 @@ std::string format_times(const PlanReport& r) {
   for (const auto& row : r.times) {
     if (!row.impossible.empty()) {
       text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy),
-                          row.impossible == said ? "as the one above" : row.impossible);
+                          row.impossible == said ? "for the same reason" : row.impossible);
       said = row.impossible;
       continue;
     }
+    said = {};
     const double waiting = row.time.waiting_seconds();
     text += fmt::format("{} {:<22}{:>#10.4g}{:>#12.4g}{:>#12.4g}{:>7.1f}%{:>14}{}\n",
                         row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),

@@ -61,6 +61,7 @@ struct OptionValue {
 struct FittingRun {
   std::vector<OptionValue> changes;                 ///< all of them together; empty: more ranks are enough
   int ranks = 1;                                    ///< on so many, with no more of them on a node
+  EngineOptions options;                            ///< with the changes
   std::array<std::int64_t, kArenas> arena_bytes{};  ///< of each rank then
 };
 

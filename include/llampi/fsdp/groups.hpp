@@ -46,11 +46,10 @@ struct DeviceMesh {
   std::string nodes = {};  ///< comm::format_nodes(), for messages
   /// The most members of a shard group that share a node, and of the replicas of a shard.
   int shards_on_node = 1, replicas_on_node = 1;
+  int ranks_on_node = 1;  ///< the most of all ranks that share a node
 
   int shard_count() const { return static_cast<int>(shards.front().size()); }
   int replica_count() const { return static_cast<int>(shards.size()); }
-  /// The most ranks that share a node.
-  int ranks_on_node() const { return shards_on_node * replicas_on_node; }
   const std::vector<int>& shards_of(int rank) const;
   std::vector<int> replicas_of(int rank) const;
 };

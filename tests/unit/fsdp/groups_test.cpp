@@ -30,5 +30,12 @@ TEST(Groups, AreDescribedAsADeviceMesh) {
       "10 replicate groups (0 10 ... 90 | 1 11 ... 91 | 2 12 ... 92 | 3 13 ... 93 | ...)");
 }
 
+TEST(Groups, KnowHowManyOfThemShareANode) {
+  const auto groups = make_groups(Strategy::hybrid_shard, {0, 0, 0, 1, 1, 1}, 2);  // 0 1 | 2 3 | 4 5
+  EXPECT_EQ(groups.shards_on_node, 2);
+  EXPECT_EQ(groups.replicas_on_node, 2);
+  EXPECT_EQ(groups.ranks_on_node, 3);
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -95,35 +95,33 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
     return false;
   }
 
- public:
   // What holds of each list:
-  void layers_run_in_order();
-  void parameters_are_gathered_before_use_and_not_twice();
-  void a_unit_is_gathered_as_often_as_the_strategy_says();
-  void gathered_units_stay_below_the_limit();
-  void in_the_order_of_a_tree_gradients_are_added_so();
-  void gradients_are_reduced_once_after_their_last_write();
-  void reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream();
-  void the_first_write_of_a_gradient_overwrites_and_later_ones_add();
-  void norm_follows_all_reductions_and_updates_follow_the_norm();
-  void where_replicas_divide_the_state_updated_parts_are_gathered();
-  void on_gpus_the_largest_gradient_is_found_beside_the_backward_pass();
-  void state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time();
-  void residuals_in_host_memory_are_back_before_they_are_read();
-  void the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back();
-  void shards_in_host_memory_are_copied_before_they_are_gathered();
-  void frozen_units_have_neither_reductions_nor_updates();
-  void prefetch_stands_where_its_mode_says();
-  void recomputation_stands_before_the_backward_that_reads_it();
-  void evaluation_only_gathers_computes_and_frees();
+  void layers_run_in_order() const;
+  void parameters_are_gathered_before_use_and_not_twice() const;
+  void a_unit_is_gathered_as_often_as_the_strategy_says() const;
+  void gathered_units_stay_below_the_limit() const;
+  void in_the_order_of_a_tree_gradients_are_added_so() const;
+  void gradients_are_reduced_once_after_their_last_write() const;
+  void reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream() const;
+  void the_first_write_of_a_gradient_overwrites_and_later_ones_add() const;
+  void norm_follows_all_reductions_and_updates_follow_the_norm() const;
+  void where_replicas_divide_the_state_updated_parts_are_gathered() const;
+  void on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() const;
+  void state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() const;
+  void residuals_in_host_memory_are_back_before_they_are_read() const;
+  void the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() const;
+  void shards_in_host_memory_are_copied_before_they_are_gathered() const;
+  void frozen_units_have_neither_reductions_nor_updates() const;
+  void prefetch_stands_where_its_mode_says() const;
+  void recomputation_stands_before_the_backward_that_reads_it() const;
+  void evaluation_only_gathers_computes_and_frees() const;
 
- protected:
   Lists lists_;
   HappensBefore happens_before_;
   std::map<BufferId, Key> copies_;  // what is in the buffers of unsharded parameters
 };
 
-void EveryList::layers_run_in_order() {
+void EveryList::layers_run_in_order() const {
   std::vector<std::pair<Op, int>> expected, actual;
   const int layers = static_cast<int>(lists_.specs.size());
   for (int m = 0; m < GetParam().micro_batches; ++m) {
@@ -136,7 +134,7 @@ void EveryList::layers_run_in_order() {
   EXPECT_EQ(actual, expected);
 }
 
-void EveryList::parameters_are_gathered_before_use_and_not_twice() {
+void EveryList::parameters_are_gathered_before_use_and_not_twice() const {
   std::map<Key, int> gathered;  // to the action that gathered it
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
@@ -168,7 +166,7 @@ void EveryList::parameters_are_gathered_before_use_and_not_twice() {
   EXPECT_TRUE(gathered.empty()) << "left gathered at the end of the step";
 }
 
-void EveryList::a_unit_is_gathered_as_often_as_the_strategy_says() {
+void EveryList::a_unit_is_gathered_as_often_as_the_strategy_says() const {
   if (GetParam().wrap.policy != WrapPolicy::transformer || GetParam().frozen) return;
   std::map<int, int> count;
   for (const auto& action : step()) count[action.unit] += gathers(action) ? 1 : 0;
@@ -183,7 +181,7 @@ void EveryList::a_unit_is_gathered_as_often_as_the_strategy_says() {
   }
 }
 
-void EveryList::gathered_units_stay_below_the_limit() {
+void EveryList::gathered_units_stay_below_the_limit() const {
   if (!GetParam().reshard_after_forward) return;  // the strategy keeps everything
   struct Gathered {
     int unit;
@@ -237,7 +235,7 @@ bool over_replicas(const Action& action) {
 }
 
 /// The list carried out with words for numbers.
-void EveryList::in_the_order_of_a_tree_gradients_are_added_so() {
+void EveryList::in_the_order_of_a_tree_gradients_are_added_so() const {
   if (!GetParam().in_tree()) return;
   std::map<BufferId, std::string> sums;
   std::size_t units = 0;
@@ -273,7 +271,7 @@ void EveryList::in_the_order_of_a_tree_gradients_are_added_so() {
             std::ranges::count_if(lists_.units, [](const Unit& unit) { return !unit.frozen; }));
 }
 
-void EveryList::gradients_are_reduced_once_after_their_last_write() {
+void EveryList::gradients_are_reduced_once_after_their_last_write() const {
   if (GetParam().in_tree()) return;  // see above
   const bool reduced = GetParam().reduces();
   for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
@@ -312,7 +310,7 @@ void EveryList::gradients_are_reduced_once_after_their_last_write() {
 }
 
 // But for sums of a tree, which are added when the next of their unit is there.
-void EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream() {
+void EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream() const {
   if (!GetParam().all_reduce_stream) return;
   int joins = 0;
   std::set<BufferId> workspaces;
@@ -342,7 +340,7 @@ void EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_s
   }
 }
 
-void EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add() {
+void EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add() const {
   std::set<std::pair<int, int>> written;
   for (const auto& action : step()) {
     if (action.op != Op::backward) continue;
@@ -359,7 +357,7 @@ void EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add() {
   }
 }
 
-void EveryList::norm_follows_all_reductions_and_updates_follow_the_norm() {
+void EveryList::norm_follows_all_reductions_and_updates_follow_the_norm() const {
   const auto norm =
       std::find_if(step().begin(), step().end(), [](const auto& a) { return a.op == Op::norm; });
   ASSERT_NE(norm, step().end());
@@ -380,7 +378,7 @@ void EveryList::norm_follows_all_reductions_and_updates_follow_the_norm() {
                                                                    [](const auto& u) { return !u.frozen; })));
 }
 
-void EveryList::where_replicas_divide_the_state_updated_parts_are_gathered() {
+void EveryList::where_replicas_divide_the_state_updated_parts_are_gathered() const {
   std::map<int, int> updated, gathered;  // the shard is on the device: by the update, or a copy
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::update || at(i).payload == CopyPayload::new_shard) updated[at(i).unit] = i;
@@ -404,7 +402,7 @@ void EveryList::where_replicas_divide_the_state_updated_parts_are_gathered() {
   }
 }
 
-void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() {
+void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() const {
   std::map<int, int> found;
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::largest) {
@@ -436,7 +434,7 @@ void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass()
   }
 }
 
-void EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() {
+void EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() const {
   const auto& offload = GetParam().offload;
   if (!offload.optimizer || offload.host_step) return;
   std::map<int, int> in, updated;
@@ -464,7 +462,7 @@ void EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_
   EXPECT_EQ(out, updated.size());
 }
 
-void EveryList::residuals_in_host_memory_are_back_before_they_are_read() {
+void EveryList::residuals_in_host_memory_are_back_before_they_are_read() const {
   const int last = static_cast<int>(lists_.specs.size()) - 1;
   std::map<int, int> out, back;  // per layer: the copies of this micro-batch
   int reads = 0;
@@ -493,7 +491,7 @@ void EveryList::residuals_in_host_memory_are_back_before_they_are_read() {
   EXPECT_EQ(out.size(), back.size());
 }
 
-void EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() {
+void EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() const {
   const auto& offload = GetParam().offload;
   if (!offload.host_step) return;
   std::map<int, int> gradient, updated, back;
@@ -517,7 +515,7 @@ void EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_
   }
 }
 
-void EveryList::shards_in_host_memory_are_copied_before_they_are_gathered() {
+void EveryList::shards_in_host_memory_are_copied_before_they_are_gathered() const {
   std::map<Key, int> copied;
   for (int i = 0; i < size(); ++i) {
     const Key key{at(i).unit, at(i).pass.value_or(Pass::forward)};
@@ -532,7 +530,7 @@ void EveryList::shards_in_host_memory_are_copied_before_they_are_gathered() {
   }
 }
 
-void EveryList::frozen_units_have_neither_reductions_nor_updates() {
+void EveryList::frozen_units_have_neither_reductions_nor_updates() const {
   for (const auto& action : step()) {
     if (action.unit < 0 || !unit(action.unit).frozen) continue;
     const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard, Op::fp8_cast};
@@ -541,7 +539,7 @@ void EveryList::frozen_units_have_neither_reductions_nor_updates() {
   }
 }
 
-void EveryList::prefetch_stands_where_its_mode_says() {
+void EveryList::prefetch_stands_where_its_mode_says() const {
   const auto& options = GetParam();
   if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied ||
       !options.reshard_after_forward || options.frozen)
@@ -564,7 +562,7 @@ void EveryList::prefetch_stands_where_its_mode_says() {
   }
 }
 
-void EveryList::recomputation_stands_before_the_backward_that_reads_it() {
+void EveryList::recomputation_stands_before_the_backward_that_reads_it() const {
   const auto& checkpointing = GetParam().checkpointing;
   std::map<int, int> recomputed;  // per layer: times not yet consumed by its backward
   for (const auto& action : step()) {
@@ -579,7 +577,7 @@ void EveryList::recomputation_stands_before_the_backward_that_reads_it() {
   }
 }
 
-void EveryList::evaluation_only_gathers_computes_and_frees() {
+void EveryList::evaluation_only_gathers_computes_and_frees() const {
   std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
   if (GetParam().fp8) allowed.insert({Op::fp8_scales, Op::fp8_cast});
   for (const auto& action : lists_.evaluation.actions)
@@ -591,46 +589,25 @@ void EveryList::evaluation_only_gathers_computes_and_frees() {
 
 // All of it in one test: making the list takes longest.
 TEST_P(EveryList, IsSound) {
-  const std::pair<const char*, void (EveryList::*)()> properties[] = {
-      {"layers_run_in_order", &EveryList::layers_run_in_order},
-      {"parameters_are_gathered_before_use_and_not_twice",
-       &EveryList::parameters_are_gathered_before_use_and_not_twice},
-      {"a_unit_is_gathered_as_often_as_the_strategy_says",
-       &EveryList::a_unit_is_gathered_as_often_as_the_strategy_says},
-      {"gathered_units_stay_below_the_limit", &EveryList::gathered_units_stay_below_the_limit},
-      {"in_the_order_of_a_tree_gradients_are_added_so",
-       &EveryList::in_the_order_of_a_tree_gradients_are_added_so},
-      {"gradients_are_reduced_once_after_their_last_write",
-       &EveryList::gradients_are_reduced_once_after_their_last_write},
-      {"reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream",
-       &EveryList::reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream},
-      {"the_first_write_of_a_gradient_overwrites_and_later_ones_add",
-       &EveryList::the_first_write_of_a_gradient_overwrites_and_later_ones_add},
-      {"norm_follows_all_reductions_and_updates_follow_the_norm",
-       &EveryList::norm_follows_all_reductions_and_updates_follow_the_norm},
-      {"where_replicas_divide_the_state_updated_parts_are_gathered",
-       &EveryList::where_replicas_divide_the_state_updated_parts_are_gathered},
-      {"on_gpus_the_largest_gradient_is_found_beside_the_backward_pass",
-       &EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass},
-      {"state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time",
-       &EveryList::state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time},
-      {"residuals_in_host_memory_are_back_before_they_are_read",
-       &EveryList::residuals_in_host_memory_are_back_before_they_are_read},
-      {"the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back",
-       &EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back},
-      {"shards_in_host_memory_are_copied_before_they_are_gathered",
-       &EveryList::shards_in_host_memory_are_copied_before_they_are_gathered},
-      {"frozen_units_have_neither_reductions_nor_updates",
-       &EveryList::frozen_units_have_neither_reductions_nor_updates},
-      {"prefetch_stands_where_its_mode_says", &EveryList::prefetch_stands_where_its_mode_says},
-      {"recomputation_stands_before_the_backward_that_reads_it",
-       &EveryList::recomputation_stands_before_the_backward_that_reads_it},
-      {"evaluation_only_gathers_computes_and_frees", &EveryList::evaluation_only_gathers_computes_and_frees},
-  };
-  for (const auto& [name, holds] : properties) {
-    SCOPED_TRACE(name);
-    (this->*holds)();
-  }
+  layers_run_in_order();
+  parameters_are_gathered_before_use_and_not_twice();
+  a_unit_is_gathered_as_often_as_the_strategy_says();
+  gathered_units_stay_below_the_limit();
+  in_the_order_of_a_tree_gradients_are_added_so();
+  gradients_are_reduced_once_after_their_last_write();
+  reductions_inside_a_group_do_not_wait_for_replicas_that_have_a_stream();
+  the_first_write_of_a_gradient_overwrites_and_later_ones_add();
+  norm_follows_all_reductions_and_updates_follow_the_norm();
+  where_replicas_divide_the_state_updated_parts_are_gathered();
+  on_gpus_the_largest_gradient_is_found_beside_the_backward_pass();
+  state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time();
+  residuals_in_host_memory_are_back_before_they_are_read();
+  the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back();
+  shards_in_host_memory_are_copied_before_they_are_gathered();
+  frozen_units_have_neither_reductions_nor_updates();
+  prefetch_stands_where_its_mode_says();
+  recomputation_stands_before_the_backward_that_reads_it();
+  evaluation_only_gathers_computes_and_frees();
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedule, EveryList, ::testing::ValuesIn(list_cases()));
