@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # plan_accuracy.sh LLAMPI [FOLDER [ROUNDS]]: steps of 12 configurations that the figures of this machine were not fitted to, measured and predicted by
-# `llampi plan --machine`. FOLDER/machine.json has the figures, or gets them from `llampi bench --calibrate` with another model. Rounds are interleaved, and
-# the fastest step of all counts: other programs slow steps down and never speed them up. Prints a table with a verdict per row; exit status 1
-# if a prediction is more than 15 % off. Two cores, minutes; STEPS (15) of each measurement. ROUNDS 0 measures nothing and judges FOLDER/results.
+# `llampi plan --machine`. FOLDER/machine.json has the figures; without it, `llampi bench --calibrate` with another model writes new ones in each round.
+# Rounds are interleaved, and of all rounds the fastest step counts, and the shortest prediction: other programs slow steps and calibrations down and
+# never speed them up. Prints a table with a verdict per row; exit status 1 if a prediction is more than 15 % off. Two cores, minutes; STEPS (15) of each measurement. ROUNDS 0 measures nothing and judges FOLDER/results.
 # After scripts/mpi-env.sh.
 set -euo pipefail
 llampi=$1 folder=${2:-runs/plan_accuracy} rounds=${3:-3}
 export LC_ALL=C
-machine=$folder/machine.json steps=${STEPS:-15}
+given=$folder/machine.json machine=$given steps=${STEPS:-15}
 # shellcheck source=bench/plan_models.sh
 . "$(dirname "$0")/plan_models.sh"
 mkdir -p "$folder"
-[[ -f $machine || $rounds == 0 ]] || calibrate
 write_model small 128 344 4 1024
 write_model middle 256 688 3 2048
 write_model wide 512 1376 2 4096
@@ -36,6 +35,10 @@ rows=(
 ((rounds == 0)) || : >"$folder/results"
 for ((round = 1; round <= rounds; ++round)); do
     echo "round $round of $rounds" >&2
+    if [[ ! -f $given ]]; then
+        machine=$folder/machine-$round.json
+        calibrate
+    fi
     for row in "${rows[@]}"; do
         read -r ranks threads model sequences tokens batch more <<<"$row"
         read -ra options <<<"$more"
@@ -49,9 +52,9 @@ done
 echo "| ranks, threads, model, sequences, tokens, global batch | measured, ms | predicted, ms | error | within 15 % |"
 echo "|---|---:|---:|---:|---|"
 awk '
-    !($1 in best) { order[++rows] = $1; best[$1] = $2 }
+    !($1 in best) { order[++rows] = $1; best[$1] = $2; predicted[$1] = $3 }
     $2 < best[$1] { best[$1] = $2 }
-    { predicted[$1] = $3 }
+    $3 < predicted[$1] { predicted[$1] = $3 }
     END {
         for (i = 1; i <= rows; ++i) {
             name = order[i]
