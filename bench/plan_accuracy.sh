@@ -3,7 +3,8 @@
 # plan_accuracy.sh LLAMPI [FOLDER [ROUNDS]]: steps of 12 configurations that the figures of this machine were not fitted to, measured and predicted by
 # `llampi plan --machine`. FOLDER/machine.json has the figures; without it, `llampi bench --calibrate` with another model writes new ones in each round.
 # Rounds are interleaved, and of all rounds the fastest step counts, and the shortest prediction: other programs slow steps and calibrations down and
-# never speed them up. Prints a table with a verdict per row; exit status 1 if a prediction is more than 15 % off. Two cores, minutes; STEPS (15) of each measurement. ROUNDS 0 measures nothing and judges FOLDER/results.
+# never speed them up. Prints a table with a verdict per row; exit status 1 if a prediction is more than 15 % off. Two cores, minutes; STEPS (15) of each
+# measurement. ROUNDS 0 measures nothing and judges FOLDER/results.
 # After scripts/mpi-env.sh.
 set -euo pipefail
 llampi=$1 folder=${2:-runs/plan_accuracy} rounds=${3:-3}

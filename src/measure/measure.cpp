@@ -68,7 +68,8 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
   const auto figure = [](double value, const char* note) {
     return plan::Figure{.value = value, .source = plan::Source::measured, .note = note};
   };
-  const char* const note = "fitted to all_gather and reduce_scatter of llampi bench";
+  const char* const note = links->bounded ? "a guess: small collectives took about as long as large ones"
+                                          : "fitted to all_gather and reduce_scatter of llampi bench";
   machine.set("bandwidth_reached", figure(1, "the bandwidths are those that collectives reach"));
   machine.set("message_us", figure(0, "part of the latency"));
   const double rate = plan::rounded(1e-9 / links->seconds_of_byte),

@@ -100,7 +100,7 @@ TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {
 
 // As CI had it: another program ran beside the small messages, so that they took longer than large ones.
 TEST(BenchResult, GivesLinksThatAPlanTakesWhateverWasMeasured) {
-  std::string warnings;
+  std::string warnings, note;
   const Log log([&](const std::string& line) { warnings += line; });
   const auto links_of = [&](const std::vector<double>& seconds) {
     Result result = result_of_two_ranks();
@@ -112,11 +112,13 @@ TEST(BenchResult, GivesLinksThatAPlanTakesWhateverWasMeasured) {
     }
     const plan::MachineSpeed machine =
         plan::parse_machine(plan::to_json(calibrate(result, "busy", log)), "busy.json");
+    note = machine.find("in_node_gb_s")->note;
     return std::pair{machine.value("in_node_gb_s"), machine.value("in_node_latency_us")};
   };
   // The best bandwidth of a row is 67.11 MB / 10 ms; the latency is what fits best with twice that.
   const auto [bandwidth, latency] = links_of({0.02, 0.015, 0.01});
   EXPECT_THAT(warnings, HasSubstr("warning: small collectives took about as long as large ones"));
+  EXPECT_THAT(note, HasSubstr("a guess: "));
   EXPECT_NEAR(bandwidth, 2 * 6.711, 0.01);
   const double large = 0.01 - 0.005, middle = 0.015 - 0.005 / 64, small = 0.02 - 0.005 / 64 / 64;
   const double weights[] = {1 / 0.01 / 0.01, 1 / 0.015 / 0.015, 1 / 0.02 / 0.02};
@@ -128,6 +130,7 @@ TEST(BenchResult, GivesLinksThatAPlanTakesWhateverWasMeasured) {
   // 64 times the bytes in a thousand times the time: no latency, and not less than none.
   EXPECT_EQ(links_of({1e-6, 1e-3, 1}).second, 0);
   EXPECT_EQ(warnings, "");
+  EXPECT_THAT(note, HasSubstr("fitted to "));
 }
 
 }  // namespace
