@@ -39,6 +39,7 @@ if ((ranks > 1)); then launch=(mpirun -n "$ranks"); fi
 mkdir -p "$folder"
 results=$folder/results.jsonl log=$folder/log clocks=$folder/clocks
 : >"$results"; : >"$log"; : >"$clocks"
+rm -f "$folder"/products-*.json # of other days, when the GPU may have had another library
 
 left() { echo $((budget - SECONDS)); }
 
@@ -65,7 +66,10 @@ run() {
     fi
     if ((seconds > 90)); then seconds=90; fi
     echo "== gpu_bench $*" >>"$log"
-    timeout -k 5 "$seconds" "${launch[@]}" "$program" "${common[@]}" "$@" --output "$results" >>"$log" 2>&1 || status=$?
+    local tuning=sustained
+    if [[ " $* " =~ " --tuning "([a-z]+)" " ]]; then tuning=${BASH_REMATCH[1]}; fi
+    timeout -k 5 "$seconds" "${launch[@]}" "$program" "${common[@]}" --choices "$folder/products-$tuning.json" "$@" --output "$results" \
+        >>"$log" 2>&1 || status=$?
     echo "gpu_bench $*: $(grep -v 'same when' "$log" | tail -n 1)" >&2
     case $status in
         0) ;;
@@ -121,11 +125,15 @@ for length in "${lengths[@]}"; do
         run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
         ((length == 4096)) || run --seq-len "$length" --layers "$layers" --gradient bfloat16 --product fp8 "${short[@]}"
     done
+    # Products chosen in bursts, and as they come, in turns: each has its best of two.
+    ((length == 4096)) || for tuning in bursts sustained bursts; do
+        run --seq-len "$length" --layers 18 --gradient bfloat16 --tuning $tuning "${short[@]}"
+    done
 done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"
 ! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape
 for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
-run --seq-len "$longest" --tuning 0 "${short[@]}"
+run --seq-len "$longest" --tuning off "${short[@]}"
 run --seq-len "$longest" --graph 0 "${short[@]}"
 run --seq-len "$longest" --state float32 "${short[@]}"
 run --seq-len "$longest" --attention native "${short[@]}"

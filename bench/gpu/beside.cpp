@@ -59,11 +59,13 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-/// As a run is that nobody has tuned; its products may be in FP8.
-bool as_it_comes(const json& row) {
+bool is_tuned(const json& row, const char* how) { return row.value("tuning", "sustained") == how; }
+bool as_it_comes_but_for_tuning(const json& row) {
   return is_system(row, "llampi") && row.value("deterministic", true) && is(row, "attention", "auto") &&
-         row.value("tuning", true) && row.value("graph", true) && is(row, "state", "bfloat16");
+         row.value("graph", true) && is(row, "state", "bfloat16");
 }
+/// As a run is that nobody has tuned; its products may be in FP8.
+bool as_it_comes(const json& row) { return as_it_comes_but_for_tuning(row) && is_tuned(row, "sustained"); }
 
 std::vector<Claim> claims() {
   std::vector<Claim> claims;
@@ -100,6 +102,14 @@ std::vector<Claim> claims() {
       return is_8b(row) && is_step(row, length, 2) && row.value("layers", 0) < 32 &&
              row.value("checkpointing", "none") == "none";
     };
+    const Wanted narrow = [shape](const json& row) {
+      return shape(row) && !is_fp8(row) && is(row, "gradient", "bfloat16");
+    };
+    claims.push_back({fmt::format("layers of 8B, {}", length), "products chosen in bursts", 1.00,
+                      [narrow](const json& row) { return as_it_comes(row) && narrow(row); },
+                      [narrow](const json& row) {
+                        return as_it_comes_but_for_tuning(row) && is_tuned(row, "bursts") && narrow(row);
+                      }});
     const Wanted fp8 = [=](const json& row) { return as_it_comes(row) && is_fp8(row) && shape(row); };
     const std::string what = fmt::format("layers of 8B in FP8, {}", length);
     claims.push_back({what, "llampi in bfloat16", 1.30, fp8,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/tuning.hpp"
 
 namespace llampi::bench {
 
@@ -36,7 +37,9 @@ struct Options {
   bool deterministic = true;
   std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
   bool graph = true;                      ///< steps are captured and replayed, as run.cuda_graph = auto
-  bool tuning = true;                     ///< products are chosen by timing, as run.tuning = auto
+  /// How products are chosen: sustained (as run.tuning = auto), bursts, off (as run.tuning = off).
+  std::string tuning = "sustained";
+  std::string choices;  ///< file of products chosen before, to which new ones are added; empty: none
 
   // What is measured.
   int steps = 10;              ///< at most
@@ -53,6 +56,11 @@ struct Options {
 /// Of Options::state and Options::gradient.
 inline DType dtype_of_word(const std::string& word) {
   return word == "bfloat16" ? DType::bfloat16 : DType::float32;
+}
+
+inline device::Timing timing_of_word(const std::string& word) {
+  if (word == "off") return device::Timing::off;
+  return word == "bursts" ? device::Timing::bursts : device::Timing::sustained;
 }
 
 /// False after --help. @throws UserError for an unknown option, word or size

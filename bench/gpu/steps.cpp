@@ -2,6 +2,8 @@
 #include "gpu/steps.hpp"
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "gpu/clock.hpp"
 #include "gpu/noise.hpp"
@@ -87,6 +89,19 @@ device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
   return batch;
 }
 
+/// None where there is no such file yet.
+device::Choices read_choices(const std::string& file) {
+  std::ifstream in(file);
+  return in ? nlohmann::json::parse(in).get<device::Choices>() : device::Choices();
+}
+
+void write_choices(const std::string& file, device::Choices known, const device::Choices& chosen) {
+  if (file.empty()) return;
+  known.insert(chosen.begin(), chosen.end());
+  if (!(std::ofstream(file) << nlohmann::json(known).dump(1) << '\n').flush())
+    throw_user_error("{} cannot be written", file);
+}
+
 /// An engine with random weights that trains on tokens that differ from step to step and rank to rank.
 class Training {
  public:
@@ -127,12 +142,16 @@ class Training {
   /// Once for a device, which remembers them.
   void choose_products(device::Device& device) {
     device::Tuning* const tuning = device.tuning();
-    if (!options_.tuning || tuning == nullptr || !tuning->choices().empty()) return;
+    const device::Timing timing = timing_of_word(options_.tuning);
+    if (timing == device::Timing::off || tuning == nullptr || !tuning->choices().empty()) return;
+    const device::Choices known = read_choices(options_.choices);
+    tuning->adopt(known);
     const double begin = now();
-    tuning->measure(true);
+    tuning->measure(timing);
     engine_.rehearse();
-    tuning->measure(false);
+    tuning->measure(device::Timing::off);
     tuning_seconds_ = now() - begin;
+    if (world_.rank() == 0) write_choices(options_.choices, known, tuning->choices());
   }
 
   comm::World& world_;

@@ -58,7 +58,9 @@ std::string name_of(const json& row) {
   unless("note", "", "");
   if (!row.value("deterministic", true)) name += ", not deterministic";
   if (!row.value("graph", true)) name += ", without graphs";
-  if (!row.value("tuning", true)) name += ", products as the library chooses";
+  const std::string tuning = row.value("tuning", "sustained");
+  if (tuning == "off") name += ", products as the library chooses";
+  if (tuning == "bursts") name += ", products chosen in bursts";
   if (row.value("documents", 1) > 1)
     name += fmt::format(", {} documents a sequence", row["documents"].get<int>());
   if (row.value("ranks", 1) > 1) name += fmt::format(", {} ranks", row["ranks"].get<int>());

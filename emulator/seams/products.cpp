@@ -23,7 +23,7 @@ using device::cuda::Transpose;
 
 constexpr std::size_t kSpoiled = 1 << 16;  ///< bytes of the workspace that a product overwrites
 /// What is offered unless a test says otherwise: the first takes as much of the workspace.
-const std::vector<Algorithm> kUsual{{.workspace_bytes = kSpoiled}, {}};
+const std::vector<Algorithm> kUsual{{.workspace_bytes = kSpoiled, .seconds = 1e-5}, {.seconds = 1e-5}};
 
 std::vector<Algorithm> offered = kUsual;
 std::vector<Product> products;
@@ -217,7 +217,9 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     if (algorithm.fails) throw Error("the emulated product fails");
     run(way, operands, workspace, stream);
     run_stream(stream);
-    return algorithm.seconds + (way.copies ? kCopySeconds : 0);
+    constexpr double kLoad = 1e-2;
+    const bool under_load = algorithm.seconds_under_load > 0 && runs * algorithm.seconds > kLoad;
+    return (under_load ? algorithm.seconds_under_load : algorithm.seconds) + (way.copies ? kCopySeconds : 0);
   }
 
  private:

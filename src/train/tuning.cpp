@@ -178,9 +178,9 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
 
   const double begin = steady_seconds();
   const device::Choices known = std::move(choices.products);
-  tuning->measure(true);
+  tuning->measure(device::Timing::sustained);
   engine.rehearse();
-  tuning->measure(false);
+  tuning->measure(device::Timing::off);
   report_choices(device, log);
   choices.products = from_rank_0([&] { return tuning->choices(); });
   tuning->adopt(choices.products);

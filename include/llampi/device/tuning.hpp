@@ -3,6 +3,7 @@
 // different orders, so a run that must reproduce the bits of another one must make the same choices.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,15 @@ namespace llampi::device {
 /// By what is computed, how: texts of the device's own.
 using Choices = std::map<std::string, std::string>;
 
+/// How the ways to compute an operation are compared.
+enum class Timing : std::uint8_t {
+  off,     ///< not at all
+  bursts,  ///< a few times a millisecond each, in turns: a few seconds for the operations of a step
+  /// The fastest of those again, each long enough for the clock to settle where the GPU's power limit allows it, as it does
+  /// in a step: a way that needs less energy then runs at a higher clock. At most 0.3 seconds more for each operation.
+  sustained,
+};
+
 class Tuning {
  public:
   virtual ~Tuning() = default;
@@ -20,9 +30,9 @@ class Tuning {
   /// From now on these are made, and others measured or left to the library; what was chosen so far is
   /// forgotten.
   virtual void adopt(const Choices& choices) = 0;
-  /// While it is on, the first operation of its kind tries all ways, several times: what it adds to is
+  /// Unless it is off, the first operation of its kind tries all ways, several times: what it adds to is
   /// overwritten, so nothing in memory may be of worth.
-  virtual void measure(bool on) = 0;
+  virtual void measure(Timing timing) = 0;
   /// That were made since adopt().
   virtual Choices choices() const = 0;
   /// Since adopt(), a sentence each: an adopted way that does not exist, so that another one was taken; an

@@ -2,10 +2,9 @@
 #include "device/cuda/gemm.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "device/cuda/checksum.hpp"
+#include "device/cuda/product_timer.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -81,114 +80,6 @@ std::string name_of(const ColumnProduct& p) {
                      p.multiprocessors > 0 ? fmt::format(", {} multiprocessors", p.multiprocessors) : "");
 }
 
-struct NamedWay : LibraryProduct::Way {
-  std::string name;  ///< what a choice is remembered by
-};
-
-/// Where what is added lies elsewhere, first those that need no copy.
-std::vector<NamedWay> ways_of(const LibraryProduct& product, bool in_place) {
-  const std::vector<LibraryProduct::Algorithm> algorithms = product.algorithms();
-  std::vector<NamedWay> ways;
-  for (const bool copies : {false, true}) {
-    for (std::size_t i = 0; i < algorithms.size(); ++i) {
-      const bool fits = copies ? !in_place : in_place || product.adds_out_of_place(i);
-      if (algorithms[i].runs && fits)
-        ways.push_back({{i, copies}, (copies ? "copy " : "") + algorithms[i].name});
-    }
-  }
-  return ways;
-}
-
-/// Tries the ways to compute a product on its own operands.
-class ProductTimer {
- public:
-  using Way = LibraryProduct::Way;
-
-  ProductTimer(LibraryProduct& product, const ColumnProduct& asked, const ColumnOperands& operands,
-               const Tensor& workspace, cudaStream_t stream)
-      : product_(product),
-        operands_(operands),
-        workspace_(workspace),
-        stream_(stream),
-        in_place_(asked.adds && asked.in_place),
-        result_bytes_(((asked.result.cols - 1) * asked.result.stride + asked.result.rows) *
-                      size_of(asked.result.dtype)) {}
-
-  struct Choice {
-    NamedWay way;
-    bool repeats_its_bits = true;
-  };
-  /// Of those that repeat their bits, if that counts and there is one. Those that fail are left out.
-  /// @throws Error if all do
-  Choice fastest(const std::vector<NamedWay>& ways, bool must_repeat) const {
-    std::vector<Timed> times;
-    std::optional<Error> failure;
-    for (const NamedWay& way : ways) {
-      try {
-        times.push_back({way, seconds_of(way, 1)});
-      } catch (const Error& error) {
-        failure = error;
-      }
-    }
-    if (times.empty()) throw Error(*failure);
-    // In turns, so that a clock that falls meanwhile is fair.
-    for (int turn = 0; times.size() > 1 && turn < kTurns; ++turn) {
-      for (Timed& timed : times) {
-        const double now = seconds_of(timed.way, runs_of(timed.first_seconds));
-        timed.seconds = turn == 0 ? now : std::min(timed.seconds, now);
-      }
-    }
-    std::ranges::stable_sort(times, {}, &Timed::seconds);
-    if (!must_repeat) return {times.front().way};
-    for (const Timed& timed : times) {
-      if (repeats_its_bits(timed.way)) return {timed.way};
-    }
-    return {times.front().way, false};
-  }
-
- private:
-  static constexpr int kTurns = 3;
-  struct Timed {
-    NamedWay way;
-    double first_seconds = 0;  ///< of the first run, with the loading of its kernel: says how many to time
-    double seconds = 0;
-  };
-
-  double seconds_of(const Way& way, int runs) const {
-    return product_.time(way, operands_, workspace_.data, stream_, runs);
-  }
-  /// As many as take a millisecond: what is over in microseconds is hard to tell apart.
-  static int runs_of(double seconds) {
-    constexpr double kEnough = 1e-3;
-    return static_cast<int>(std::clamp(kEnough / std::max(seconds, kEnough / 20), 1.0, 20.0));
-  }
-  /// As far as two runs tell. Without a workspace there is no place for the sum: then none adds in parts.
-  bool repeats_its_bits(const Way& way) const {
-    if (workspace_.bytes() < static_cast<std::int64_t>(sizeof(std::uint64_t))) return true;
-    const std::uint64_t first = checksum_of_run(way), second = checksum_of_run(way);
-    return first == second;
-  }
-  std::uint64_t checksum_of_run(const Way& way) const {
-    if (in_place_)
-      check(cudaMemsetAsync(operands_.result, 0, static_cast<std::size_t>(result_bytes_), stream_),
-            "cudaMemsetAsync");
-    product_.run(way, operands_, workspace_.data, stream_);
-    auto* const sum = static_cast<std::uint64_t*>(workspace_.data);
-    checksum(operands_.result, result_bytes_, sum, stream_);
-    std::uint64_t result = 0;
-    check(cudaMemcpyAsync(&result, sum, sizeof result, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    return result;
-  }
-
-  LibraryProduct& product_;
-  ColumnOperands operands_;
-  Tensor workspace_;
-  cudaStream_t stream_;
-  bool in_place_;
-  std::int64_t result_bytes_;
-};
-
 }  // namespace
 
 ColumnOperands copied(const LibraryProduct::Way& way, const ColumnMatrix& result,
@@ -257,9 +148,10 @@ void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands
     warnings_.push_back(fmt::format(
         "the remembered algorithm cannot be used any more, so bits will differ: {}", name_of(product)));
   }
-  if (!measures_) return;
+  if (timing_ == Timing::off) return;
   const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
-  const auto [fastest, repeats] = timer.fastest(ways, product.partial_sums == PartialSums::in_order);
+  const auto [fastest, repeats] =
+      timer.fastest(ways, {.timing = timing_, .must_repeat = product.partial_sums == PartialSums::in_order});
   take(fastest);
   if (!repeats)
     warnings_.push_back(fmt::format("no algorithm gave the same bits twice: {}", name_of(product)));

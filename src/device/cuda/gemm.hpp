@@ -76,7 +76,7 @@ class Gemm final : public Tuning {
   // Tuning: which algorithm has which product
   std::string key() const override;
   void adopt(const Choices& choices) override;
-  void measure(bool on) override { measures_ = on; }
+  void measure(Timing timing) override { timing_ = timing; }
   Choices choices() const override;
   std::vector<std::string> warnings() const override { return warnings_; }
 
@@ -88,7 +88,8 @@ class Gemm final : public Tuning {
               const Tensor& workspace, cudaStream_t stream);
 
   std::unique_ptr<ProductLibrary> library_;
-  bool deterministic_, tf32_, measures_ = false;
+  bool deterministic_, tf32_;
+  Timing timing_ = Timing::off;
   std::string gpu_;
   int multiprocessors_;
   Choices adopted_;

@@ -126,6 +126,20 @@ TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
               HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"));
 }
 
+TEST(Verdicts, CompareWaysToChooseProducts) {
+  json sustained = ours(16384 * 1.01), bursts = ours(16384);
+  sustained["gradient"] = bursts["gradient"] = "bfloat16";
+  sustained["tuning"] = "sustained";
+  bursts["tuning"] = "bursts";
+  EXPECT_THAT(verdicts({sustained, bursts}),
+              HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, reached |"));
+  EXPECT_THAT(verdicts({ours(20000), bursts}),
+              HasSubstr("| products chosen in bursts | 1.00 | not measured"));
+  EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000})), bursts}),
+              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"))
+      << "no run chooses in bursts";
+}
+
 TEST(Verdicts, CountProductsAndAttention) {
   json row = ours(16000);
   EXPECT_THAT(verdicts({row}),

@@ -28,7 +28,7 @@ class TuningOfRank final : public device::Tuning {
   explicit TuningOfRank(std::string key) : key_(std::move(key)) {}
   std::string key() const override { return key_; }
   void adopt(const device::Choices& choices) override { adopted = choices; }
-  void measure(bool on) override { measured = measured || on; }
+  void measure(device::Timing timing) override { measured = measured || timing == device::Timing::sustained; }
   device::Choices choices() const override {
     return measured ? device::Choices{{"product", fmt::format("algorithm {}", test_world().rank())}}
                     : adopted;

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of a library's ways to compute a product is the fastest here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/cuda/product_library.hpp"
+#include "llampi/core/tensor.hpp"
+#include "llampi/device/tuning.hpp"
+
+namespace llampi::device::cuda {
+
+struct NamedWay : LibraryProduct::Way {
+  std::string name;  ///< what a choice is remembered by
+};
+
+/// All that can be used here; where what is added lies elsewhere, first those that need no copy.
+std::vector<NamedWay> ways_of(const LibraryProduct& product, bool in_place);
+
+/// Tries the ways to compute a product on its own operands, so that the GPU draws the power that these cost.
+class ProductTimer {
+ public:
+  /// @param workspace holds also what the timer itself computes; belongs to `stream`, as do the operands
+  ProductTimer(LibraryProduct& product, const ColumnProduct& asked, const ColumnOperands& operands,
+               const Tensor& workspace, cudaStream_t stream);
+
+  struct Demand {
+    Timing timing = Timing::bursts;
+    bool must_repeat = true;  ///< the same bits in each run
+  };
+  struct Choice {
+    NamedWay way;
+    bool repeats_its_bits = true;
+  };
+  /// Of those that repeat their bits, if that counts and there is one. Those that fail are left out.
+  /// @throws Error if all do
+  Choice fastest(const std::vector<NamedWay>& ways, const Demand& demand) const;
+
+ private:
+  struct Timed {
+    NamedWay way;
+    double seconds = 0;
+  };
+  std::vector<Timed> timed_in_bursts(const std::vector<NamedWay>& ways) const;
+  /// The fastest few, of those that may be chosen.
+  std::vector<Timed> finalists(const std::vector<Timed>& sorted, const Demand& demand) const;
+  void time_sustained(std::vector<Timed>& finalists) const;
+
+  double seconds_of(const LibraryProduct::Way& way, int runs) const;
+  bool repeats_its_bits(const LibraryProduct::Way& way) const;
+  std::uint64_t checksum_of_run(const LibraryProduct::Way& way) const;
+
+  LibraryProduct& product_;
+  ColumnOperands operands_;
+  Tensor workspace_;
+  cudaStream_t stream_;
+  bool in_place_;
+  std::int64_t result_bytes_;
+};
+
+}  // namespace llampi::device::cuda
