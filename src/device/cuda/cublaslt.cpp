@@ -12,7 +12,7 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kCandidates = 16;
+constexpr int kCandidates = 32;
 
 /// @throws Error naming the call and cuBLASLt's reason
 void check_cublas(cublasStatus_t status, const char* call) {

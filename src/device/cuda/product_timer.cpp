@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "device/cuda/checksum.hpp"
 #include "device/cuda/common.hpp"
@@ -13,6 +14,7 @@ namespace {
 constexpr int kTurns = 3;
 constexpr double kBurst = 1e-3;  ///< seconds: what is over in microseconds is hard to tell apart
 constexpr int kMostRunsOfBurst = 20;
+constexpr double kHopeless = 1.25;  ///< times the fastest of single runs
 
 // Under load. An H100 or H200 at its power limit computes products at three quarters of its highest clock, and finds
 // that clock within some 10 milliseconds; in bursts, all ways are timed at the clock that their mean power allows.
@@ -53,8 +55,7 @@ ProductTimer::ProductTimer(LibraryProduct& product, const ColumnProduct& asked,
                     size_of(asked.result.dtype)) {}
 
 ProductTimer::Choice ProductTimer::fastest(const std::vector<NamedWay>& ways, const Demand& demand) const {
-  std::vector<Timed> times = timed_in_bursts(ways);
-  std::ranges::stable_sort(times, {}, &Timed::seconds);
+  const std::vector<Timed> times = timed_in_bursts(ways);
   std::vector<Timed> best = finalists(times, demand);
   if (best.empty()) return {times.front().way, false};
   if (best.size() > 1) {
@@ -64,27 +65,30 @@ ProductTimer::Choice ProductTimer::fastest(const std::vector<NamedWay>& ways, co
   return {best.front().way};
 }
 
-/// In turns, so that a clock that falls meanwhile is fair.
+/// In turns, so that a clock that falls meanwhile is fair; what a single run shows to be far slower, once.
 std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector<NamedWay>& ways) const {
   std::vector<Timed> times;
-  std::vector<int> runs;
   std::optional<Error> failure;
   for (const NamedWay& way : ways) {
     try {
-      const double first = seconds_of(way, 1);  // with the loading of its kernel
-      times.push_back({way, first});
-      runs.push_back(runs_of(kBurst, std::max(first, kBurst / kMostRunsOfBurst)));
+      times.push_back({way, seconds_of(way, 1)});
     } catch (const Error& error) {
       failure = error;
     }
   }
   if (times.empty()) throw Error(*failure);
-  for (int turn = 0; times.size() > 1 && turn < kTurns; ++turn) {
-    for (std::size_t i = 0; i < times.size(); ++i) {
-      const double now = seconds_of(times[i].way, runs[i]);
-      times[i].seconds = turn == 0 ? now : std::min(times[i].seconds, now);
+  std::ranges::stable_sort(times, {}, &Timed::seconds);
+  const double least = times.front().seconds;
+  const auto hopeless = std::ranges::upper_bound(times, kHopeless * least, {}, &Timed::seconds);
+  const std::span close(times.begin(), hopeless);
+  const int runs = std::min(runs_of(kBurst, least), kMostRunsOfBurst);
+  for (int turn = 0; close.size() > 1 && turn < kTurns; ++turn) {
+    for (Timed& timed : close) {
+      const double now = seconds_of(timed.way, runs);
+      timed.seconds = turn == 0 ? now : std::min(timed.seconds, now);
     }
   }
+  std::ranges::stable_sort(times, {}, &Timed::seconds);
   return times;
 }
 

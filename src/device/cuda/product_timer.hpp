@@ -43,6 +43,7 @@ class ProductTimer {
     NamedWay way;
     double seconds = 0;
   };
+  /// The fastest first. @throws Error if all fail
   std::vector<Timed> timed_in_bursts(const std::vector<NamedWay>& ways) const;
   /// The fastest few, of those that may be chosen.
   std::vector<Timed> finalists(const std::vector<Timed>& sorted, const Demand& demand) const;
