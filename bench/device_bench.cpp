@@ -308,8 +308,8 @@ class Bench {
     const Index t = s_.tokens, h = s_.hidden, v = s_.vocabulary;
     const Tensor tokens = ids(7919), labels = ids(104729);
     const Tensor x = random(t, h), dx = random(t, h), table = random(v, h, 0.05), dtable = random(v, h);
-    const Tensor scratch =
-        workspace(device_->sizes().linear_cross_entropy_workspace(t, h, v, DType::float32));
+    const Tensor scratch = workspace(
+        device_->sizes().linear_cross_entropy_workspace(t, v, DType::float32, llampi::device::kLogitsBytes));
     const double inverse_tokens = 1.0 / static_cast<double>(t);
     double loss_sum = 0;
     const Index chunk = llampi::device::CpuSizes::head_rows(t, v);

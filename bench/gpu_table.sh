@@ -125,10 +125,13 @@ for length in "${lengths[@]}"; do
         run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
         ((length == 4096)) || run --seq-len "$length" --layers "$layers" --gradient bfloat16 --product fp8 "${short[@]}"
     done
-    # Products chosen in bursts, and as they come, in turns: each has its best of two.
-    ((length == 4096)) || for tuning in bursts sustained bursts; do
-        run --seq-len "$length" --layers 18 --gradient bfloat16 --tuning $tuning "${short[@]}"
-    done
+    # What a run chooses by itself against what it chose before, in turns: each has its best of two.
+    if ((length == longest || length == 2048)); then
+        for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
+            # shellcheck disable=SC2086
+            run --seq-len "$length" --layers 18 --gradient bfloat16 $choice "${short[@]}"
+        done
+    fi
 done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"
 ! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape

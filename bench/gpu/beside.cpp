@@ -59,13 +59,18 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-bool is_tuned(const json& row, const char* how) { return row.value("tuning", "sustained") == how; }
-bool as_it_comes_but_for_tuning(const json& row) {
+/// With what a run chooses by itself: how products are, and whether logits are in chunks.
+struct Chosen {
+  const char* tuning = "sustained";
+  bool logits_in_chunks = false;
+};
+/// As a run is that nobody has tuned, but for these; its products may be in FP8.
+bool as_it_comes(const json& row, const Chosen& chosen = {}) {
   return is_system(row, "llampi") && row.value("deterministic", true) && is(row, "attention", "auto") &&
-         row.value("graph", true) && is(row, "state", "bfloat16");
+         row.value("graph", true) && is(row, "state", "bfloat16") &&
+         row.value("tuning", "sustained") == chosen.tuning &&
+         (row.value("logits_workspace", -1) >= 0) == chosen.logits_in_chunks;
 }
-/// As a run is that nobody has tuned; its products may be in FP8.
-bool as_it_comes(const json& row) { return as_it_comes_but_for_tuning(row) && is_tuned(row, "sustained"); }
 
 std::vector<Claim> claims() {
   std::vector<Claim> claims;
@@ -105,11 +110,14 @@ std::vector<Claim> claims() {
     const Wanted narrow = [shape](const json& row) {
       return shape(row) && !is_fp8(row) && is(row, "gradient", "bfloat16");
     };
-    claims.push_back({fmt::format("layers of 8B, {}", length), "products chosen in bursts", 1.00,
-                      [narrow](const json& row) { return as_it_comes(row) && narrow(row); },
-                      [narrow](const json& row) {
-                        return as_it_comes_but_for_tuning(row) && is_tuned(row, "bursts") && narrow(row);
-                      }});
+    const auto add_choice = [&](const char* other, const Chosen& chosen) {
+      claims.push_back(
+          {fmt::format("layers of 8B, {}", length), other, 1.00,
+           [narrow](const json& row) { return as_it_comes(row) && narrow(row); },
+           [narrow, chosen](const json& row) { return as_it_comes(row, chosen) && narrow(row); }});
+    };
+    add_choice("products chosen in bursts", {.tuning = "bursts"});
+    add_choice("logits in chunks of 1 GiB", {.logits_in_chunks = true});
     const Wanted fp8 = [=](const json& row) { return as_it_comes(row) && is_fp8(row) && shape(row); };
     const std::string what = fmt::format("layers of 8B in FP8, {}", length);
     claims.push_back({what, "llampi in bfloat16", 1.30, fp8,

@@ -39,9 +39,9 @@ Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options
   if (options.products) {
     const DType dtype = machine.gpu ? DType::bfloat16 : DType::float32;
     const auto [major, minor] = std::pair(machine.properties.major, machine.properties.minor);
-    measured.limits = measure_limits(machine.device(), dtype, options, measured.layers,
-                                     machine.gpu && device::has_fp8_products(major, minor),
-                                     machine.gpu && machine.properties.fp8_blocks);
+    measured.limits = measure_limits(
+        machine.device(), dtype, options, measured.layers, measured.steps.logits_bytes,
+        machine.gpu && device::has_fp8_products(major, minor), machine.gpu && machine.properties.fp8_blocks);
   }
   return measured;
 }

@@ -48,6 +48,7 @@ po::options_description describe(Options& o) {
   add("attention", value(o.attention), "auto, cudnn, native");
   add("deterministic", value(o.deterministic), "");
   add("attention-workspace", value(o.attention_workspace), "MiB for deterministic attention; -1: what fits");
+  add("logits-workspace", value(o.logits_workspace), "MiB for the logits of a chunk of rows; -1: what fits");
   add("graph", value(o.graph), "replay captured steps, but while operations are timed");
   add("tuning", value(o.tuning),
       "choose products by timing, before the steps: sustained (as a run does), bursts, off");

@@ -36,6 +36,7 @@ struct Options {
   std::string attention = "auto";      ///< auto, cudnn, native
   bool deterministic = true;
   std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
+  std::int64_t logits_workspace = -1;     ///< MiB, as run.logits_workspace; -1: auto
   bool graph = true;                      ///< steps are captured and replayed, as run.cuda_graph = auto
   /// How products are chosen: sustained (as run.tuning = auto), bursts, off (as run.tuning = off).
   std::string tuning = "sustained";

@@ -47,8 +47,8 @@ double Limits::product_flops() const {
   return sum / product_seconds();
 }
 
-Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers, bool fp8,
-                      bool fp8_blocks) {
+Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers,
+                      std::int64_t logits_bytes, bool fp8, bool fp8_blocks) {
   const std::int64_t workspace_bytes = device.sizes().shared_workspace();
   const device::Memory workspace = device.allocate(workspace_bytes);
   if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
@@ -57,7 +57,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, so that logits are never whole.
-  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype);
+  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes);
   const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
   Limits limits;
   limits.products = {{"qkv", o.tokens, heads * head_dim, o.hidden, calls},

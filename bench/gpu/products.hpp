@@ -39,9 +39,10 @@ struct Limits {
 };
 
 /// To be called last: the device's shared workspace is gone afterwards.
+/// @param logits_bytes of a chunk of rows of the head
 /// @param fp8 whether the device multiplies in 8 bits, and is to
 /// @param fp8_blocks likewise with scales of blocks
 Limits measure_limits(device::Device& device, DType dtype, const Options& options, std::int64_t layers,
-                      bool fp8, bool fp8_blocks);
+                      std::int64_t logits_bytes, bool fp8, bool fp8_blocks);
 
 }  // namespace llampi::bench

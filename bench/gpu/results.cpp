@@ -157,6 +157,8 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"recomputed", m.steps.checkpointing},
               {"offload_residuals", m.steps.offload_residuals},
               {"attention_workspace_bytes", m.steps.dp_room},
+              {"logits_workspace", o.logits_workspace},
+              {"logits_workspace_bytes", m.steps.logits_bytes},
               {"flops_per_token", m.flops_per_token},
               {"peak_tflops", machine.peak_flops / 1e12},
               {"step_seconds", median},

@@ -46,6 +46,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
       machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "native";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
   if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
+  if (o.logits_workspace >= 0) options.batch.logits_bytes = o.logits_workspace << 20;
   const int local_ranks = world.topology().local_ranks;
   std::int64_t lacking[] = {-machine.device().available_bytes(local_ranks),
                             -machine.host->available_bytes(local_ranks)};
@@ -67,7 +68,8 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   fsdp::decide_what_fits(options, question,
                          {.checkpointing = o.checkpointing == "auto",
                           .offload_residuals = machine.gpu != nullptr,
-                          .most_dp_room = decides_room ? memory_bytes / 8 : 0});
+                          .most_dp_room = decides_room ? memory_bytes / 8 : 0,
+                          .logits = machine.gpu && o.logits_workspace < 0});
   return options;
 }
 
@@ -223,6 +225,7 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   times.grad_norm = training.result().grad_norm;
   times.tuning_seconds = training.tuning_seconds();
   times.dp_room = training.engine().options().batch.dp_room;
+  times.logits_bytes = training.engine().options().batch.logits_bytes;
   times.checkpointing = to_string(training.engine().options().checkpointing);
   times.offload_residuals = training.engine().options().offload.residuals;
   return times;

@@ -69,6 +69,12 @@ Table run_options(train::Config& c) {
        "more, smaller pieces: slower, with the same bits. auto: as much as fits, at most an eighth of the "
        "GPU's memory",
        {.name = "auto|MIB"}},
+      {"run.logits_workspace",
+       spelled_mebibytes(c.run.logits_workspace),
+       "GPU memory in MiB for the logits of the loss, which are computed for as many tokens at a time. The gradient of the "
+       "head's weight is read and written each time. auto: those of a micro-batch if they fit, otherwise 1024; 1024 with "
+       "fsdp.sum_order = tree. Another number of tokens at a time changes the last bits",
+       {.name = "auto|MIB"}},
       {"run.tuning",
        spelled_tuning(c.run.tuning),
        "choice of matrix-product algorithms on GPUs. auto: read tuning.json from the checkpoint folder or the "

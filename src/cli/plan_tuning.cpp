@@ -289,6 +289,8 @@ class Trials {
   }
   train::Config with_room(train::Config config, std::int64_t bytes) const {
     if (on_gpu(q_) && !q_.config.run.attention_workspace) config.run.attention_workspace = bytes >> 20;
+    if (!config.run.logits_workspace)
+      config.run.logits_workspace = device::kLogitsBytes >> 20;  // larger only if memory is left
     return config;
   }
   fsdp::EngineOptions with_most_room(fsdp::EngineOptions options) const {

@@ -46,10 +46,10 @@ class GpuSizes final : public OperationSizes {
     return cuda::qkv_transform_backward_bytes(shape, tokens);
   }
 
-  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
-                                              DType dtype) const override {
+  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t vocabulary, DType dtype,
+                                              std::int64_t logits_bytes) const override {
     require_kernels(dtype);
-    return cuda::head_loss_bytes(tokens, vocabulary, dtype);
+    return cuda::head_loss_bytes(tokens, vocabulary, dtype, logits_bytes);
   }
 };
 

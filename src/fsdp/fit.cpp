@@ -391,6 +391,19 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   return 0;
 }
 
+std::int64_t fitting_logits_bytes(const FitQuestion& question) {
+  constexpr std::int64_t kMib = 1 << 20, kAll = std::int64_t{1} << 60;
+  EngineOptions options = question.options;
+  const std::int64_t whole = question.sizes.linear_cross_entropy_workspace(
+      options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
+  options.batch.logits_bytes = (whole + kMib - 1) / kMib * kMib;
+  if (options.batch.logits_bytes <= device::kLogitsBytes) return device::kLogitsBytes;
+  const CompiledModel compiled =
+      compile_model(question.model, options, question.groups, question.sizes, question.backend);
+  return question.fits(compiled.arena_bytes, question.groups) ? options.batch.logits_bytes
+                                                              : device::kLogitsBytes;
+}
+
 std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) {
   constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
                                        Checkpointing::feed_forward, Checkpointing::full};
@@ -537,6 +550,7 @@ void decide_what_fits(EngineOptions& options, const FitQuestion& question, const
   }
   if (undecided.most_dp_room > 0)
     options.batch.dp_room = fitting_dp_room(question, undecided.most_dp_room) >> 20 << 20;
+  if (undecided.logits) options.batch.logits_bytes = fitting_logits_bytes(question);
 }
 
 }  // namespace llampi::fsdp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
+// loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits exist for a chunk of rows at a time.
 #include <algorithm>
 
 #include "model/llama_layers.hpp"
@@ -17,7 +17,7 @@ class LossLayer final : public Layer {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes =
-        sizes.linear_cross_entropy_workspace(tokens, sizes_.hidden, sizes_.vocabulary, compute);
+        sizes.linear_cross_entropy_workspace(tokens, sizes_.vocabulary, compute, batch.logits_bytes);
     const auto backward_bytes =
         std::max(forward_bytes, sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
     const BufferSpec normed = {"normed", tokens, sizes_.hidden, compute};
@@ -52,7 +52,8 @@ class LossLayer final : public Layer {
                                                     .x = normed,
                                                     .weight = head,
                                                     .loss_sum = c.loss_sum,
-                                                    .workspace = workspace});
+                                                    .workspace = workspace,
+                                                    .logits_bytes = c.logits_bytes});
   }
 
   void backward(LayerContext& c) const override {
@@ -70,7 +71,8 @@ class LossLayer final : public Layer {
                                                             .dx = dnormed,
                                                             .dweight = dhead,
                                                             .accumulate_dweight = add_head,
-                                                            .workspace = workspace});
+                                                            .workspace = workspace,
+                                                            .logits_bytes = c.logits_bytes});
     run_norm_backward(c, dnormed, inverse_rms, Accumulate::no, workspace);
   }
 

@@ -12,8 +12,10 @@ namespace {
 
 namespace op = device::op;
 
-/// Rows of logits that are made at a time: about what the devices' workspaces hold.
-constexpr std::int64_t kHeadRows = 2048;
+/// Rows of logits that are computed at a time on a GPU.
+std::int64_t rows_of_chunk(const Tensor& x, const Tensor& weight, std::int64_t logits_bytes) {
+  return std::clamp<std::int64_t>(logits_bytes / (weight.rows * size_of(x.dtype)), 1, x.rows);
+}
 
 constexpr std::uintptr_t kArenaAddress = std::uintptr_t{1} << 50;
 
@@ -92,14 +94,15 @@ class Counter {
     bytes({o.dactivated, o.gate_up, o.gate_up});
   }
   void operator()(const op::LinearCrossEntropy& o) {
-    head(o.x, o.weight, 1);
+    head(o, 1);
     logits(o.x, o.weight, 1);
   }
   void operator()(const op::LinearCrossEntropyBackward& o) {
-    head(o.x, o.weight, o.dweight ? 3 : 2);
+    head(o, o.dweight ? 3 : 2);
     logits(o.x, o.weight, 2);
     // Each chunk of rows but the first adds to the gradient of the weight.
-    const auto chunks = (o.x.rows + kHeadRows - 1) / kHeadRows;
+    const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
+    const auto chunks = (o.x.rows + rows - 1) / rows;
     for (std::int64_t chunk = 1; o.dweight && chunk < chunks; ++chunk) bytes({o.dweight, o.dweight});
   }
   void operator()(const op::Fp8Product& o) {
@@ -191,9 +194,11 @@ class Counter {
   void backward_products(const Tensor& x, const Tensor& weight, const Tensor& dweight) {
     product(x.dtype, x.rows, weight.rows, x.cols, dweight ? 2 : 1);
   }
-  void head(const Tensor& x, const Tensor& weight, double products) {
-    product(x.dtype, std::min(x.rows, kHeadRows), weight.rows, x.cols,
-            products * static_cast<double>(x.rows) / static_cast<double>(std::min(x.rows, kHeadRows)));
+  template <class Loss>
+  void head(const Loss& o, double products) {
+    const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
+    product(o.x.dtype, rows, o.weight.rows, o.x.cols,
+            products * static_cast<double>(o.x.rows) / static_cast<double>(rows));
   }
   void logits(const Tensor& x, const Tensor& weight, double times) {
     amounts[Term::memory_bytes] += times * static_cast<double>(x.rows) * static_cast<double>(weight.rows) *
@@ -353,6 +358,7 @@ class StepCounter {
                                 .batch = batch,
                                 .seq_len = options_.batch.seq_len,
                                 .dp_room = options_.batch.dp_room,
+                                .logits_bytes = options_.batch.logits_bytes,
                                 .input = first(action, Slot::input),
                                 .output = first(action, Slot::output),
                                 .gradient = first(action, Slot::residual_gradient),

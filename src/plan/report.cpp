@@ -164,6 +164,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   }
   report.checkpointing = options.checkpointing;
   report.attention_workspace = options.batch.dp_room;
+  if (report.on_gpu()) report.logits_workspace = options.batch.logits_bytes;
   report.offloads_residuals = options.offload.residuals;
   report.added = fsdp::added_operations(model, options, compiled);
   report.shards = groups.shard_count();

@@ -186,6 +186,7 @@ Json report_json(const PlanReport& r) {
           {"recomputed", r.added.recomputed_part()},
           {"waiting", r.added.waiting_part()},
           {"attention_workspace_bytes", r.attention_workspace},
+          {"logits_workspace_bytes", r.logits_workspace},
           {"parameters", r.parameters},
           {"trained_parameters", r.trained_parameters},
           {"planned_bytes", r.total().planned},

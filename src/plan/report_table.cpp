@@ -312,6 +312,11 @@ std::string describe_choices(const PlanReport& r) {
         "deterministic attention may use up to {} of workspace (run.attention_workspace); what it uses is in \"other\" below\n",
         format_bytes(r.attention_workspace));
   }
+  if (r.logits_workspace > device::kLogitsBytes) {
+    text += fmt::format(
+        "logits of a whole micro-batch at a time: {} (run.logits_workspace), in \"other\" below\n",
+        format_bytes(r.logits_workspace));
+  }
   return text;
 }
 

@@ -41,6 +41,7 @@ const std::map<std::string, Effect>& effects() {
       {"run.tf32", curve},
       {"run.attention", free},
       {"run.attention_workspace", free},
+      {"run.logits_workspace", free},
       {"run.tuning", free},
       {"run.cuda_graph", free},
       {"model.config", free},  // the models themselves are compared: check_same_model()
@@ -141,8 +142,10 @@ constexpr const char* kAutomatic = "auto";
 
 /// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
 bool is_resolved_once(const std::string& key) {
-  return key == "run.attention_workspace" || key == "activation.checkpointing" ||
-         key == "activation.offload" || key == "train.micro_batch";
+  static const std::set<std::string> kKeys = {"run.attention_workspace", "run.logits_workspace",
+                                              "activation.checkpointing", "activation.offload",
+                                              "train.micro_batch"};
+  return kKeys.contains(key);
 }
 
 /// Keys that say where a run is and how this job begins it: no other run than before.

@@ -15,8 +15,9 @@ namespace llampi::train {
 namespace {
 
 constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
-constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
-                     *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
+constexpr const char *kRoom = "run.attention_workspace", *kLogits = "run.logits_workspace",
+                     *kCheckpointing = "activation.checkpointing", *kOffload = "activation.offload",
+                     *kMicroBatch = "train.micro_batch";
 
 /// None for what is no whole number between these.
 std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
@@ -26,12 +27,20 @@ std::optional<std::int64_t> number_in(const std::string& text, std::int64_t leas
   return read && number >= least && number <= most ? std::optional(number) : std::nullopt;
 }
 
+/// MiB, of the run so far; none if it did not say, or there is none.
+std::optional<std::int64_t> logits_before(const std::string& run_text) {
+  const std::string said = read_run_text(run_text).value(kLogits);
+  const bool is_older_than_the_key = said.empty() && !run_text.empty();
+  return is_older_than_the_key ? device::kLogitsBytes >> 20 : number_in(said, 0, kMostMib);
+}
+
 /// The configuration with what the checkpoint says where it is `auto`.
 Config as_decided_before(const Config& config, const std::string& run_text, int ranks) {
   const RunText then = read_run_text(run_text);  // "auto" where there is no checkpoint
   Config decided = config;
   if (!config.run.attention_workspace)
     decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
+  if (!config.run.logits_workspace) decided.run.logits_workspace = logits_before(run_text);
   if (!config.activation.checkpointing) {
     decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
     if (!config.activation.offload)
@@ -92,20 +101,18 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
           fsdp::compile_model(*inputs.model, options, groups, question.sizes, question.backend);
       return fits(compiled.arena_bytes, groups);
     };
-    // On other GPUs more recomputation or less room may do, which changes no bits; another micro-batch does.
-    Config decided = as_decided_before(config, run.text, world.size());
-    options = options_of(decided);
-    if (!it_fits()) {
-      const auto micro_batch = decided.train.micro_batch;
-      decided = config;
-      decided.train.micro_batch = micro_batch;
-      options = options_of(decided);
-      decide_by_memory(options, question, decided, hardware, least.gpu);
-      if (it_fits() || config.train.micro_batch || !decided.train.micro_batch) return;
-      decided = config;
-      options = options_of(decided);
+    // On other GPUs more recomputation or less room may do, which changes no bits; other chunks of logits do, and
+    // another micro-batch.
+    const Config before = as_decided_before(config, run.text, world.size());
+    Config with_micro_batch = config;
+    with_micro_batch.train.micro_batch = before.train.micro_batch;
+    Config with_logits = with_micro_batch;
+    with_logits.run.logits_workspace = before.run.logits_workspace;
+    for (const Config& kept : {before, with_logits, with_micro_batch, config}) {
+      options = options_of(kept);
+      decide_by_memory(options, question, kept, hardware, least.gpu);
+      if (run.text.empty() || it_fits()) return;
     }
-    decide_by_memory(options, question, decided, hardware, least.gpu);
   });
 }
 
@@ -142,6 +149,16 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
     decisions.emplace_back(kOffload, word_of(options.offload.residuals ? ActivationOffload::residuals
                                                                        : ActivationOffload::none));
   if (decides_room) decisions.emplace_back(kRoom, std::to_string(options.batch.dp_room >> 20));
+  if (decides_logits(config, hardware_of(run))) {
+    const std::int64_t now = options.batch.logits_bytes >> 20;
+    decisions.emplace_back(kLogits, std::to_string(now));
+    if (const std::int64_t before = logits_before(run.text).value_or(now); before != now) {
+      log.warning(
+          "run.logits_workspace = auto: {} MiB; the run had {} MiB so far, which does not fit in memory here. Gradients are "
+          "summed in another order, so the last bits differ",
+          now, before);
+    }
+  }
   return decisions;
 }
 

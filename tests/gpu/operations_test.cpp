@@ -318,6 +318,20 @@ TEST_F(GpuOperations, HeadIsLikeTheReference) {
   expect_like_reference(linear_cross_entropy(wider, 3), kNotFloat16);
 }
 
+// In chunks of one row, and of a tile with a short second one: each rounds a narrow gradient of the weight once more.
+TEST_F(GpuOperations, HeadIsLikeTheReferenceInChunksOfAnySize) {
+  constexpr std::int64_t kTile = 128;
+  const auto in_chunks = [](std::int32_t tokens, std::int64_t logits_bytes, int chunks) {
+    OperationCase op = linear_cross_entropy(one_segment(tokens), 8, logits_bytes);
+    op.roundings += chunks - 1;
+    return op;
+  };
+  expect_like_reference(in_chunks(5, 1, 5));
+  const std::int64_t row = (one_segment(1).vocabulary * 2 + 127) / 128 * 128;  // bytes, in 16 bits
+  constexpr DType kNarrow[] = {DType::bfloat16, DType::float16};
+  expect_like_reference(in_chunks(kTile + 3, kTile * row, 2), kNarrow);
+}
+
 TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);

@@ -574,7 +574,7 @@ OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
   return result;
 }
 
-OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
+OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden, std::int64_t logits_bytes) {
   const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
   OperationCase result;
   result.name = "linear_cross_entropy";
@@ -585,20 +585,21 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
   result.accumulates = {false, true};
   result.forward = [=](Session& s, const Inputs& in) {
     const OnDevice<double> loss(s, 0);
-    const Tensor scratch =
-        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    const Tensor scratch = s.workspace(
+        s.device().sizes().linear_cross_entropy_workspace(tokens, vocabulary, s.dtype(), logits_bytes));
     s.device().run(device::op::LinearCrossEntropy{.labels = s.batch(layout).labels,
                                                   .x = s.upload(in[0]),
                                                   .weight = s.upload(in[1]),
                                                   .loss_sum = loss.get(),
-                                                  .workspace = scratch});
+                                                  .workspace = scratch,
+                                                  .logits_bytes = logits_bytes});
     return Inputs{scalar(loss.read())};
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const OnDevice<double> loss(s, 0), inverse_tokens(s, dy.data[0]);
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(vocabulary, hidden, accumulate);
-    const Tensor scratch =
-        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    const Tensor scratch = s.workspace(
+        s.device().sizes().linear_cross_entropy_workspace(tokens, vocabulary, s.dtype(), logits_bytes));
     s.device().run(device::op::LinearCrossEntropyBackward{.labels = s.batch(layout).labels,
                                                           .x = s.upload(in[0]),
                                                           .weight = s.upload(in[1]),
@@ -607,7 +608,8 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
                                                           .dx = dx,
                                                           .dweight = dw,
                                                           .accumulate_dweight = accumulate,
-                                                          .workspace = scratch});
+                                                          .workspace = scratch,
+                                                          .logits_bytes = logits_bytes});
     return Inputs{s.download(dx), s.download(dw), scalar(loss.read())};
   };
   return result;
@@ -628,8 +630,8 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
     const device::Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden);
     s.device().run(device::op::Embedding{.tokens = batch.tokens, .table = table, .x = x});
-    const Tensor scratch =
-        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    const Tensor scratch = s.workspace(s.device().sizes().linear_cross_entropy_workspace(
+        tokens, vocabulary, s.dtype(), device::kLogitsBytes));
     s.device().run(device::op::LinearCrossEntropy{
         .labels = batch.labels, .x = x, .weight = table, .loss_sum = loss.get(), .workspace = scratch});
     return Inputs{scalar(loss.read())};
@@ -640,8 +642,8 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden), dx = s.output(tokens, hidden);
     s.device().run(device::op::Embedding{.tokens = batch.tokens, .table = table, .x = x});
     const Tensor dtable = s.weight_gradient(vocabulary, hidden, accumulate);
-    const Tensor scratch =
-        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    const Tensor scratch = s.workspace(s.device().sizes().linear_cross_entropy_workspace(
+        tokens, vocabulary, s.dtype(), device::kLogitsBytes));
     s.device().run(device::op::LinearCrossEntropyBackward{.labels = batch.labels,
                                                           .x = x,
                                                           .weight = table,

@@ -272,6 +272,7 @@ struct LinearCrossEntropy {
   Tensor weight;  ///< [V, H]
   double* loss_sum;
   Tensor workspace;
+  std::int64_t logits_bytes = kLogitsBytes;  ///< with which the workspace was sized
 };
 
 /// The same, and at once the gradients of loss_sum * inverse_tokens: dx = ..., dweight (+)= ...
@@ -286,6 +287,7 @@ struct LinearCrossEntropyBackward {
   Tensor dweight;  ///< [V, H]
   Accumulate accumulate_dweight;
   Tensor workspace;
+  std::int64_t logits_bytes = kLogitsBytes;  ///< as above: the chunks decide the order of the sums of dweight
 };
 
 // Products in 8 bits (DType::float8_*, core/float8.hpp). Each tensor has one scale, a power of two: it is multiplied

@@ -76,6 +76,10 @@ std::optional<FittingRun> find_fit(const FitQuestion& question);
 /// sixty-fourth; else 0.
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 
+/// What the logits of a micro-batch take, in whole MiB, if it fits with them in one chunk; else, and if they are no more,
+/// device::kLogitsBytes.
+std::int64_t fitting_logits_bytes(const FitQuestion& question);
+
 /// All that fitting_checkpointing() chooses among: each recomputes more than the one before it, and needs less memory.
 std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model);
 
@@ -128,10 +132,11 @@ struct Undecided {
   bool offload_residuals = false;  ///< where checkpointing is
   bool micro_batch = false;
   std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
+  bool logits = false;            ///< `options.batch.logits_bytes`
 };
 /// Decides it, in the options that the question is of: as little recomputation as fits with room for pieces of
 /// attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as still fits, in whole
-/// MiB.
+/// MiB, then the logits of a micro-batch in one chunk if they still fit.
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 
 /// "needs ...; largest buffers: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".

@@ -11,6 +11,7 @@
 
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/forward.hpp"
+#include "llampi/device/operation_sizes.hpp"
 
 namespace llampi::model {
 
@@ -67,6 +68,8 @@ struct BatchShape {
   std::int64_t context = 0;
   /// See OperationSizes::attention_backward_workspace().
   std::int64_t dp_room = 0;
+  /// See OperationSizes::linear_cross_entropy_workspace().
+  std::int64_t logits_bytes = device::kLogitsBytes;
 
   /// Positions that a token can have.
   std::int64_t positions() const { return context > 0 ? context : seq_len; }
@@ -106,9 +109,10 @@ struct Fp8Weight {
 struct LayerContext {
   device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
-  std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
-  std::int64_t dp_room = 0;  ///< likewise
-  Tensor input;              ///< the previous layer's output; none for the first layer
+  std::int64_t seq_len = 0;                          ///< of the BatchShape: no segment is longer
+  std::int64_t dp_room = 0;                          ///< likewise
+  std::int64_t logits_bytes = device::kLogitsBytes;  ///< likewise
+  Tensor input;  ///< the previous layer's output; none for the first layer
   Tensor output;
   /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit,
   /// in place. The last layer only writes it, the first only reads it.

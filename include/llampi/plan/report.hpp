@@ -12,10 +12,11 @@
 //       sequences, tokens, micro-batches of a step; sequences of a step over all ranks
 //   param_dtype, frozen_dtype, frozen_matrix_dtype (in blocks: "int8", or frozen_dtype), compute_dtype, product_dtype ("fp8", or
 //   compute_dtype), fp8_scales ("tensor" or "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
-//   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
+//   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes, logits_workspace_bytes
 //       activation.checkpointing and activation.offload, as chosen where they are auto; the extra matrix operations
 //       of the first, as a fraction, at most; the time that the second waits for copies, as a fraction of the time of
-//       matrix operations, at most; room for dP of deterministic attention on GPUs
+//       matrix operations, at most; room for dP of deterministic attention on GPUs, and for
+//       the logits of a chunk of rows there
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes
@@ -202,6 +203,7 @@ struct PlanReport {
 
   fsdp::BlockCheckpointing checkpointing;  ///< what was chosen for `auto`, as in the next one
   std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
+  std::int64_t logits_workspace = 0;       ///< bytes that the logits of a chunk of rows may take; 0 on CPUs
   bool attention_lacks_workspace =
       false;                        ///< deterministic attention on GPUs has none: native kernels compute it
   bool offloads_residuals = false;  ///< likewise

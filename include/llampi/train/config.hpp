@@ -132,6 +132,7 @@ struct Config {
     bool tf32 = false;
     device::GpuAttention attention = device::GpuAttention::automatic;
     std::optional<std::int64_t> attention_workspace;  ///< MiB; none: what fits
+    std::optional<std::int64_t> logits_workspace;     ///< MiB; none: what fits
     Tuned tuning;
     StepGraph cuda_graph = StepGraph::automatic;
     comm::Bind bind = comm::Bind::automatic;  ///< ranks to cores, where the launcher has not

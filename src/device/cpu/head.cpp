@@ -20,7 +20,7 @@ struct HeadOperands {
         weight(floats(o.weight, vocabulary, hidden, "weight")),
         labels(integers(o.labels, tokens, "labels")) {
     const std::int64_t bytes =
-        sizes.linear_cross_entropy_workspace(tokens, hidden, vocabulary, DType::float32);
+        sizes.linear_cross_entropy_workspace(tokens, vocabulary, DType::float32, o.logits_bytes);
     losses = static_cast<double*>(workspace_of(o.workspace, bytes));
     logits = reinterpret_cast<float*>(losses + chunk);
     for (std::int64_t t = 0; t < tokens; ++t) {

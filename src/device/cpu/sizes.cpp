@@ -53,8 +53,8 @@ std::int64_t CpuSizes::head_rows(std::int64_t tokens, std::int64_t vocabulary) {
   return std::max<std::int64_t>(1, std::min({tokens, kHeadRows, fitting}));
 }
 
-std::int64_t CpuSizes::linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t,
-                                                      std::int64_t vocabulary, DType dtype) const {
+std::int64_t CpuSizes::linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t vocabulary,
+                                                      DType dtype, std::int64_t /*logits_bytes*/) const {
   require_float32(dtype);
   // The losses of the rows stand first, so that they are aligned.
   return head_rows(tokens, vocabulary) * (size_of(DType::float64) + vocabulary * size_of(dtype));

@@ -18,8 +18,8 @@ class CpuSizes final : public OperationSizes {
                                             DType dtype, std::int64_t dp_room) const override;
   std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                            DType dtype) const override;
-  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
-                                              std::int64_t vocabulary, DType dtype) const override;
+  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t vocabulary, DType dtype,
+                                              std::int64_t logits_bytes) const override;
 
   /// Sums of two norms' gradients, float64 [threads, 2, D].
   std::int64_t qkv_transform_backward_workspace(AttentionShape shape, std::int64_t tokens,

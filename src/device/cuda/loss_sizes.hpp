@@ -18,11 +18,6 @@
 
 namespace llampi::device::cuda {
 
-/// What the logits of a chunk may take. The gradient of the head's weight is read and written once per chunk:
-/// short chunks cost time (with 512 rows its product is bound by memory on an H100; this is 4096 in 16 bits
-/// for a vocabulary of 128256).
-inline constexpr std::int64_t kLogitsBytes = std::int64_t{1} << 30;
-
 /// Elements from one row of logits to the next: rows start at multiples of 128 bytes, so that kernels and
 /// matrix products read whole vectors whatever the vocabulary.
 inline constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype) {
@@ -30,11 +25,12 @@ inline constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype
   return (vocabulary + line - 1) / line * line;
 }
 
-/// Rows of a chunk: whole tiles of the matrix products where one fits, at least 1. The last chunk may be
-/// shorter.
-inline constexpr std::int64_t head_rows(std::int64_t tokens, std::int64_t vocabulary, DType dtype) {
+/// Rows of a chunk whose logits take at most `logits_bytes`: whole tiles of the matrix products where one fits, at
+/// least 1. The last chunk may be shorter.
+inline constexpr std::int64_t head_rows(std::int64_t tokens, std::int64_t vocabulary, DType dtype,
+                                        std::int64_t logits_bytes) {
   constexpr std::int64_t kTile = 128;
-  const std::int64_t fitting = kLogitsBytes / (logits_stride(vocabulary, dtype) * size_of(dtype));
+  const std::int64_t fitting = logits_bytes / (logits_stride(vocabulary, dtype) * size_of(dtype));
   const std::int64_t whole = fitting < kTile ? fitting : fitting / kTile * kTile;
   return std::max<std::int64_t>(1, std::min(tokens, whole));
 }
@@ -42,8 +38,9 @@ inline constexpr std::int64_t head_rows(std::int64_t tokens, std::int64_t vocabu
 inline constexpr std::int64_t head_losses_bytes(std::int64_t rows) { return (rows * 4 + 255) / 256 * 256; }
 
 /// The whole workspace, in bytes; it is aligned to 256.
-inline constexpr std::int64_t head_loss_bytes(std::int64_t tokens, std::int64_t vocabulary, DType dtype) {
-  const std::int64_t rows = head_rows(tokens, vocabulary, dtype);
+inline constexpr std::int64_t head_loss_bytes(std::int64_t tokens, std::int64_t vocabulary, DType dtype,
+                                              std::int64_t logits_bytes) {
+  const std::int64_t rows = head_rows(tokens, vocabulary, dtype, logits_bytes);
   return head_losses_bytes(rows) + rows * logits_stride(vocabulary, dtype) * size_of(dtype);
 }
 

@@ -300,7 +300,7 @@ class NoSizes final : public OperationSizes {
   Index attention_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
   Index attention_backward_workspace(AttentionShape, Index, Index, DType, Index) const override { return 0; }
   Index rms_norm_backward_workspace(Index, Index, DType) const override { return 0; }
-  Index linear_cross_entropy_workspace(Index, Index, Index, DType) const override { return 0; }
+  Index linear_cross_entropy_workspace(Index, Index, DType, Index) const override { return 0; }
 };
 
 class ReferenceDevice final : public HostDevice {

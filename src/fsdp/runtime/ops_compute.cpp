@@ -63,6 +63,7 @@ void run_layer(const RankContext& rank, device::Operations& operations, const Ca
                               .batch = batch,
                               .seq_len = rank.options.batch.seq_len,
                               .dp_room = rank.options.batch.dp_room,
+                              .logits_bytes = rank.options.batch.logits_bytes,
                               .input = call.find(Slot::input),
                               .output = call.find(Slot::output),
                               .gradient = call.find(Slot::residual_gradient),

@@ -126,7 +126,7 @@ TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
               HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"));
 }
 
-TEST(Verdicts, CompareWaysToChooseProducts) {
+TEST(Verdicts, CompareWhatARunChooses) {
   json sustained = ours(16384 * 1.01), bursts = ours(16384);
   sustained["gradient"] = bursts["gradient"] = "bfloat16";
   sustained["tuning"] = "sustained";
@@ -135,6 +135,12 @@ TEST(Verdicts, CompareWaysToChooseProducts) {
               HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, reached |"));
   EXPECT_THAT(verdicts({ours(20000), bursts}),
               HasSubstr("| products chosen in bursts | 1.00 | not measured"));
+  json chunks = ours(16384 * 1.02);
+  chunks["gradient"] = "bfloat16";
+  chunks["logits_workspace"] = 1024;
+  EXPECT_THAT(
+      verdicts({sustained, bursts, chunks}),
+      HasSubstr("| layers of 8B, 8192 | logits in chunks of 1 GiB | 1.00 | 0.990, **NOT reached** |"));
   EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000})), bursts}),
               HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"))
       << "no run chooses in bursts";

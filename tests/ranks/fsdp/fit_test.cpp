@@ -35,13 +35,13 @@ class SmallDevice final : public device::CpuDevice {
 };
 
 struct LlamaSize {
-  std::int64_t hidden = 64, feed_forward = 128, layers = 4, heads = 4, key_value_heads = 4;
+  std::int64_t hidden = 64, feed_forward = 128, layers = 4, heads = 4, key_value_heads = 4, vocabulary = 100;
 };
 
 std::unique_ptr<model::Model> llama(const LlamaSize& size = {},
                                     const std::optional<model::LoraConfig>& lora = {}) {
   model::LlamaConfig config;
-  config.vocab_size = 100;
+  config.vocab_size = size.vocabulary;
   config.hidden_size = size.hidden;
   config.intermediate_size = size.feed_forward;
   config.layers = size.layers;
@@ -182,6 +182,32 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   EXPECT_EQ(room_in(arena_with(all) - 1), all / 2);
   EXPECT_EQ(room_in(arena_with(all / 4)), all / 4);
   EXPECT_EQ(room_in(arena_with(0) - 1), 0);
+}
+
+TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
+  const auto sizes = device::make_gpu_sizes();
+  model_ = llama({.vocabulary = 1 << 15});
+  use(*model_);
+  options_.batch = {32, 1024};  // rows of logits in 16 bits take 64 KiB, and 4 bytes for their losses
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  constexpr std::int64_t kMib = 1 << 20, kAll = 2049 * kMib;
+  const auto arena_with = [&](std::int64_t logits_bytes) {
+    EngineOptions options = options_;
+    options.batch.logits_bytes = logits_bytes;
+    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+  };
+  const auto logits_in = [&](std::int64_t arena_bytes) {
+    EngineOptions options = options_;
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
+    decide_what_fits(options, {*model_, options, groups_, *sizes, comm::Backend::nccl, fits},
+                     {.logits = true});
+    return options.batch.logits_bytes;
+  };
+  ASSERT_LT(arena_with(device::kLogitsBytes), arena_with(kAll));
+  EXPECT_EQ(logits_in(arena_with(kAll)), kAll);
+  EXPECT_EQ(logits_in(arena_with(kAll) - 1), device::kLogitsBytes);
+  options_.batch.sequences = 8;  // half of what is theirs in any case
+  EXPECT_EQ(logits_in(arena_with(kAll)), device::kLogitsBytes);
 }
 
 TEST_F(Fit, RecomputesNoMoreThanItMust) {

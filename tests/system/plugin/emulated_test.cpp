@@ -277,16 +277,18 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(begun.status, 0) << begun.err;
   EXPECT_THAT(begun.out, HasSubstr("\nactivation.checkpointing = auto: none\n"));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 1024\n"));  // an eighth of the memory
+  EXPECT_THAT(decided(), HasSubstr("\nlogits_workspace = 1024\n"));     // more than they take
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = none\noffload = none\n"));
-  const Ending given =
-      llampi(train + "2 --run.attention_workspace=7 --activation.checkpointing='full 1, none'");
+  const Ending given = llampi(
+      train +
+      "2 --run.attention_workspace=7 --run.logits_workspace=3 --activation.checkpointing='full 1, none'");
   ASSERT_EQ(given.status, 0) << given.err;
   EXPECT_THAT(given.out, HasSubstr("changed since step 1: run.attention_workspace = 7, was 1024\n"));
   const Ending kept = llampi(train + "3 --activation.checkpointing=auto");
   ASSERT_EQ(kept.status, 0) << kept.err;
   EXPECT_THAT(kept.out, Not(HasSubstr("run.attention_workspace")));
   EXPECT_THAT(kept.out, HasSubstr("\nactivation.checkpointing = auto: full 1, none\n"));
-  EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
+  EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\nlogits_workspace = 3\n"));
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = full 1, none\n"));
 
   // A number that was chosen is as one that was given.
@@ -311,6 +313,9 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(other.status, 0) << other.err;
   EXPECT_THAT(read_file(folder_.path() / "other" / "config.ini"),
               HasSubstr("\nattention_workspace = auto\n"));
+  const Ending tree = llampi(train + "1 --run.dir=tree --fsdp.sum_order=tree");
+  ASSERT_EQ(tree.status, 0) << tree.err;
+  EXPECT_THAT(read_file(folder_.path() / "tree" / "config.ini"), HasSubstr("\nlogits_workspace = auto\n"));
 }
 
 // The first run measures, and keeps what it chose beside its checkpoints and in the cache.

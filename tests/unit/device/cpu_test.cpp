@@ -318,7 +318,7 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
   };
   EXPECT_LE(bytes(1 << 14), 2 * bytes(1 << 13));
   // A chunk of the logits, not all of them.
-  EXPECT_LT(sizes->linear_cross_entropy_workspace(1 << 20, 4096, 32000, DType::float32),
+  EXPECT_LT(sizes->linear_cross_entropy_workspace(1 << 20, 32000, DType::float32, device::kLogitsBytes),
             std::int64_t{64} << 20);
 }
 

@@ -13,12 +13,23 @@ constexpr std::int64_t kMebi = 1 << 20;
 TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
   const auto sizes = device::make_gpu_sizes();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-    const std::int64_t whole = sizes->linear_cross_entropy_workspace(65536, 4096, 128256, dtype);
+    const std::int64_t whole =
+        sizes->linear_cross_entropy_workspace(65536, 128256, dtype, device::kLogitsBytes);
     EXPECT_LE(whole, 1025 * kMebi);
     EXPECT_GE(whole, 512 * kMebi);  // short chunks read and write the gradient of the weight too often
-    EXPECT_EQ(whole, sizes->linear_cross_entropy_workspace(8192, 4096, 128256, dtype));
+    EXPECT_EQ(whole, sizes->linear_cross_entropy_workspace(8192, 128256, dtype, device::kLogitsBytes));
+    // As much as there is memory for.
+    const std::int64_t row = (128256 * size_of(dtype) + 127) / 128 * 128;
+    const auto with = [&](std::int64_t logits_bytes) {
+      return sizes->linear_cross_entropy_workspace(8192, 128256, dtype, logits_bytes);
+    };
+    EXPECT_EQ(with(8192 * row), 8192 * row + 8192 * 4);
+    EXPECT_EQ(with(16384 * row), 8192 * row + 8192 * 4);
+    EXPECT_EQ(with(8192 * row - 1), (8192 - 128) * row + (8192 - 128) * 4);
+    EXPECT_EQ(with(0), row + 256);
     // One row at least, however wide.
-    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 8, 512 * kMebi, dtype), 512 * kMebi * size_of(dtype));
+    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 512 * kMebi, dtype, device::kLogitsBytes),
+              512 * kMebi * size_of(dtype));
   }
 }
 
@@ -64,7 +75,7 @@ TEST(GpuSizes, RefuseWhatHasNoKernels) {
   EXPECT_THROW(sizes->attention_workspace(shape, 8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64, 0), Error);
   EXPECT_THROW(sizes->rms_norm_backward_workspace(8, 8, DType::float64), Error);
-  EXPECT_THROW(sizes->linear_cross_entropy_workspace(8, 8, 8, DType::int32), Error);
+  EXPECT_THROW(sizes->linear_cross_entropy_workspace(8, 8, DType::int32, device::kLogitsBytes), Error);
 }
 
 TEST(GpuPeak, IsFoundByTheNameThatTheDriverGives) {

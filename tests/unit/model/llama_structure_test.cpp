@@ -45,8 +45,8 @@ class FakeSizes : public device::OperationSizes {
   std::int64_t rms_norm_backward_workspace(std::int64_t, std::int64_t hidden, DType) const override {
     return 8000 + hidden;
   }
-  std::int64_t linear_cross_entropy_workspace(std::int64_t, std::int64_t, std::int64_t vocabulary,
-                                              DType) const override {
+  std::int64_t linear_cross_entropy_workspace(std::int64_t, std::int64_t vocabulary, DType,
+                                              std::int64_t) const override {
     return 9000 + vocabulary;
   }
 };

@@ -50,6 +50,9 @@ struct MeasuredStep {
     const bool in_fp8 = row.value("product", "auto") == "fp8";
     model = model::make_llama(config, in_fp8 ? std::optional(model::Fp8Recipe()) : std::nullopt);
     options.batch = {row["sequences"], row["seq_len"]};
+    if (row.contains("logits_rows"))
+      options.batch.logits_bytes =
+          row["logits_rows"].get<std::int64_t>() * config.vocab_size * size_of(DType::bfloat16);
     if (kernels == AttentionKernels::deterministic)
       options.batch.dp_room = row.value("dp_room_gib", std::int64_t{1}) << 30;
     options.micro_batches = row["micro_batches"];
