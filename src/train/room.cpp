@@ -175,12 +175,12 @@ void Room::foresee(const Saves& saves) const {
       existing.push_back({*checkpoint::checkpoint_step(file), checkpoint::file_bytes(file)});
   }
   const auto end = room_at_the_end(saves, retention(), bytes_, existing);
-  if (fits(0, end.bytes)) return;
-  const auto free = *free_(folder());
+  const auto free = free_(folder());
+  if (!free || *free >= end.bytes) return;
   const auto fewer = [&](const checkpoint::Retention& kept) {
-    return room_at_the_end(saves, kept, bytes_, existing).bytes <= free;
+    return room_at_the_end(saves, kept, bytes_, existing).bytes <= *free;
   };
-  std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, free / bytes_);
+  std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, *free / bytes_);
   while (keep > 0 && !fewer({static_cast<int>(keep), config_.checkpoint.keep_every})) --keep;
   std::string advice = "make room there, or set run.dir to another place";
   if (keep > 0) {
@@ -194,7 +194,7 @@ void Room::foresee(const Saves& saves) const {
       "and {} are free in {}; {} (checkpoint.state_dtype = bfloat16 takes less room, "
       "checkpoint.content = weights least)",
       config_.checkpoint.keep, config_.checkpoint.keep_every, end.new_files, format_bytes(bytes_),
-      format_bytes(end.bytes), format_bytes(free), folder().string(), advice);
+      format_bytes(end.bytes), format_bytes(*free), folder().string(), advice);
 }
 
 void Room::watch(double now) {

@@ -170,6 +170,17 @@ TEST_F(RoomOfRun, IsForeseen) {
   EXPECT_THAT(lines_[1], HasSubstr("keep fewer (checkpoint.keep_every)"));
 }
 
+TEST_F(RoomOfRun, IsForeseenFromOneAnswerOfTheFileSystem) {
+  int asked = 0;
+  const Room once(config_, kBytes, log_, {}, {}, [&](const fs::path&) {
+    return ++asked == 1 ? std::optional<std::int64_t>(kBytes)
+                        : std::nullopt;  // as after a failure of statvfs
+  });
+  once.foresee({0, 100, 10});
+  EXPECT_EQ(asked, 1);
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("and 1000 B are free in")));
+}
+
 TEST_F(RoomOfRun, IsWatchedWhileItShrinks) {
   Room watched = room();
   double now = 100;
