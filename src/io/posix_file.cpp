@@ -135,8 +135,13 @@ Lock PosixFile::lock() const {
 
 std::string read_whole(const std::filesystem::path& path) {
   const auto file = PosixFile::open_for_reading(path);
-  std::string text(static_cast<std::size_t>(file.size()), '\0');
-  text.resize(file.read_at(0, std::as_writable_bytes(std::span(text))));
+  std::string text(static_cast<std::size_t>(file.size()) + 1, '\0');  // one more, in which the end is found
+  std::size_t done = 0;
+  while (const auto count = file.read(std::as_writable_bytes(std::span(text)).subspan(done))) {
+    done += count;
+    if (done == text.size()) text.resize(2 * done);  // a pipe, or a file that grows meanwhile
+  }
+  text.resize(done);
   return text;
 }
 

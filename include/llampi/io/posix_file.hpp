@@ -54,6 +54,7 @@ class PosixFile {
   std::filesystem::path path_;
 };
 
+/// Everything up to its end, of a pipe too. @throws Error as PosixFile does
 std::string read_whole(const std::filesystem::path& path);
 
 /// Writes a file that appears when it is complete. Leaves nothing if it fails.

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a whole file, of whichever kind it is.
+#include "llampi/io/posix_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "llampi/core/error.hpp"
+#include "support/files.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(PosixFile, IsReadWhole) {
+  const TemporaryFolder folder;
+  for (const auto& text : {std::string(), std::string("a"), std::string(100'000, 'x') + '\0' + "end"}) {
+    write_text(folder / "file", text);
+    EXPECT_EQ(io::read_whole(folder / "file"), text);
+  }
+}
+
+// Neither says its size.
+TEST(PosixFile, IsReadWholeFromAPipeAndFromProc) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const std::string text(300'000, 'x');
+  std::thread writer([&] { write_text(folder / "pipe", text); });
+  EXPECT_EQ(io::read_whole(folder / "pipe"), text);
+  writer.join();
+  EXPECT_THAT(io::read_whole("/proc/self/status"), HasSubstr("Pid:"));
+}
+
+TEST(PosixFile, SaysWhyItCannotBeRead) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(user_error([&] { io::read_whole(folder.path()); }),
+            folder.path().string() + " cannot be read: Is a directory");
+  EXPECT_EQ(user_error([&] { io::read_whole(folder / "none"); }),
+            (folder / "none").string() + " cannot be read: No such file or directory");
+  // It can be opened, and reading it at offset 0 fails with EIO, as on a failing disk.
+  EXPECT_THROW(io::read_whole("/proc/self/mem"), CallError);
+}
+
+}  // namespace
+}  // namespace llampi::test
