@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <concepts>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -160,9 +159,10 @@ void forget(const fs::path& old) {
   }
 }
 
-/// Writes what there is so far, piece by piece: a long run's lines are not kept in memory. Returns the file's name. While it is
-/// written it has a name that TensorBoard passes over.
+/// Writes what there is so far, piece by piece: the records of a long run are not all kept in memory. Returns the file's name.
+/// While it is written it has a name that TensorBoard ignores.
 fs::path write_so_far(const fs::path& folder, const fs::path& metrics) {
+  const std::string lines = io::read_whole(metrics);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
@@ -179,9 +179,10 @@ fs::path write_so_far(const fs::path& folder, const fs::path& metrics) {
     written += std::ssize(records);
     records.clear();
   };
-  std::ifstream in(metrics, std::ios::binary);
-  for (std::string line; std::getline(in, line);) {
-    records += record_of(line, now);
+  std::string_view rest = lines;
+  for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
+    records += record_of(rest.substr(0, end), now);
+    rest.remove_prefix(end + 1);
     if (records.size() >= kPieceBytes) write();
   }
   write();

@@ -44,7 +44,7 @@ std::string scalars_event(double time, std::int64_t step, const std::vector<Scal
 class EventFile {
  public:
   /// @param metrics metrics.jsonl, cut back to where the run continues
-  /// @throws UserError if the folder cannot be written
+  /// @throws Error if metrics.jsonl cannot be read or the folder cannot be written
   EventFile(const std::filesystem::path& folder, const std::filesystem::path& metrics);
 
   /// Adds a line of metrics.jsonl. While it cannot be written, it is kept in memory: a run does not end because of this file.

@@ -14,7 +14,7 @@ void Journal::open_prometheus() {
 }
 
 bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
-  folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step);
+  folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step, log_);
   folder_->history().append(start_json(start, unix_seconds()));
   return folder_->metrics().ends_with_step(start.step);
 }

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "llampi/io/posix_file.hpp"
 
@@ -16,24 +16,38 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{:
 
 struct Kept {
   std::string lines;
-  std::int64_t last_trained = -1;  ///< step of the last line, if it is one of training
+  std::int64_t last_trained = -1;    ///< step of the last line, if it is one of training
+  std::int64_t malformed = 0;        ///< lines with others after them
+  std::int64_t first_malformed = 0;  ///< its number in the file, from 1
 };
 
-/// What of `file` belongs to steps up to `last_step`.
-Kept kept_lines(const std::filesystem::path& file, std::int64_t last_step) {
+/// Empty if there is no such file. @throws Error if it cannot be read: nothing may be written in its place then
+std::string text_of(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::status(file, ignored).type() == std::filesystem::file_type::not_found) return "";
+  return io::read_whole(file);
+}
+
+/// The lines of steps up to `last_step`.
+Kept kept_lines(std::string_view text, std::int64_t last_step) {
   Kept kept;
-  std::string line;
-  std::ifstream in(file, std::ios::binary);
-  while (std::getline(in, line)) {
-    if (in.eof()) break;  // no line end: torn
+  std::int64_t number = 0;
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    ++number;
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) break;
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+      if (text.empty()) break;  // torn
+      if (kept.malformed++ == 0) kept.first_malformed = number;
+      continue;
+    }
     const auto step = json["step"].get<std::int64_t>();
     if (step > last_step) continue;
-    kept.lines += line + "\n";
+    kept.lines.append(line).append("\n");
     kept.last_trained = json.contains("loss") ? step : -1;
   }
-  return kept;
+  return kept;  // without what has no line end, which is torn
 }
 
 /// On GPUs only.
@@ -55,9 +69,12 @@ std::string slowest_rank(const std::optional<SlowestRank>& slowest) {
 }
 
 /// Cuts the file back. Returns the step of its last line, if that is one of training.
-std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step) {
-  const Kept kept = kept_lines(file, last_step);
+std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step, const Log& log) {
+  const Kept kept = kept_lines(text_of(file), last_step);
   io::write_whole(file, kept.lines);
+  if (kept.malformed > 0)
+    log.warning("{} had {} malformed {} (the first was line {}): removed; the other lines are kept",
+                file.string(), kept.malformed, kept.malformed == 1 ? "line" : "lines", kept.first_malformed);
   return kept.last_trained;
 }
 
@@ -78,7 +95,7 @@ std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
   return fmt::format(R"({{"step": {}, "eval_loss": {}, "time": {:.3f}}})", step, number(eval_loss), time);
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step)
-    : last_trained_(cut_back(file, last_step)), file_(file) {}
+MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log)
+    : last_trained_(cut_back(file, last_step, log)), file_(file) {}
 
 }  // namespace llampi::train

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "llampi/core/log.hpp"
 #include "llampi/device/operations.hpp"
 #include "train/growing_file.hpp"
 
@@ -52,9 +53,9 @@ std::string evaluation_json(std::int64_t step, double eval_loss, double time);
 /// it.
 class MetricsFile {
  public:
-  /// Opens FILE and cuts it back to lines of steps up to `last_step`, a torn last line included.
-  /// @throws UserError if it cannot be written
-  MetricsFile(const std::filesystem::path& file, std::int64_t last_step);
+  /// Opens FILE and removes lines of steps after `last_step`, and a last line that is torn. Malformed lines before the last
+  /// are removed with a warning. @throws Error if it cannot be read or written. What cannot be read stays as it is
+  MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log = {});
 
   /// Whether the last line was that of a step's training, when the file was opened.
   bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }

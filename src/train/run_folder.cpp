@@ -100,7 +100,7 @@ void RunFolder::refuse_files_of_others() const {
   }
 }
 
-void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step) {
+void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log) {
   create_folder(folder_ / "checkpoints");
   if (more.traces) create_folder(folder_ / "trace");
   if (!locked_) create_and_lock();
@@ -112,7 +112,7 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   fs::remove(probe, ignored);
   write_text(config_file(), config);
   const fs::path metrics = folder_ / "metrics.jsonl";
-  metrics_ = std::make_unique<MetricsFile>(metrics, last_step);
+  metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
   if (more.tensorboard) events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }

@@ -38,7 +38,7 @@ class RunFolder {
   /// @param config the run's, resolved
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
   /// @throws UserError if it cannot be written, or if another job has made it meanwhile
-  void open(const std::string& config, MoreFiles more, std::int64_t last_step);
+  void open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log = {});
   bool is_open() const { return history_ != nullptr; }
   // Once it is open:
   MetricsFile& metrics() { return *metrics_; }

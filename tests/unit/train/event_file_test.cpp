@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/core/error.hpp"
 #include "support/files.hpp"
 #include "train/event_file.hpp"
 
@@ -129,10 +130,25 @@ TEST(EventFile, HasAllLinesOfALongRun) {
     EXPECT_EQ(messages[1 + i], scalars_event(3, i, {{"train/loss", 2}, {"train/learning_rate", 1}}));
 }
 
+TEST(EventFile, NeedsMetricsThatCanBeRead) {
+  const TemporaryFolder folder, run;
+  write_text(run / "metrics.jsonl", std::string(kLine) + "\n");
+  { const EventFile events(folder.path(), run / "metrics.jsonl"); }
+  const auto before = names_in(folder.path());
+  const std::string text = read_text(folder / before[0]);
+  fs::remove(run / "metrics.jsonl");
+  for (const auto& unreadable : {run / "metrics.jsonl", run.path(), fs::path("/proc/self/mem")}) {
+    EXPECT_THROW(EventFile(folder.path(), unreadable), Error) << unreadable;
+    EXPECT_EQ(names_in(folder.path()), before);
+    EXPECT_EQ(read_text(folder / before[0]), text) << "the older file is kept";
+  }
+}
+
 // A file that may not grow stands for a disk that is full.
 TEST(EventFile, WaitsForRoom) {
-  const TemporaryFolder folder;
-  EventFile events(folder.path(), folder / "none.jsonl");
+  const TemporaryFolder folder, run;
+  write_text(run / "metrics.jsonl", "");
+  EventFile events(folder.path(), run / "metrics.jsonl");
   const fs::path file = folder / names_in(folder.path())[0];
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -9,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "llampi/core/error.hpp"
 #include "train/metrics.hpp"
@@ -102,6 +104,32 @@ TEST_F(Metrics, ATornLastLineIsDropped) {
     MetricsFile metrics(file(), 2);
     EXPECT_EQ(content(), "{\"step\": 1}\n") << torn;
   }
+}
+
+TEST_F(Metrics, MalformedLinesBeforeOthersAreRemovedWithAWarning) {
+  write("{\"step\": 1}\n{\"step\": 2, \"lo\n\n{\"step\": 3, \"loss\": 1}\n{\"step\": 4");
+  std::vector<std::string> lines;
+  const MetricsFile metrics(file(), 3, Log([&](const std::string& line) { lines.push_back(line); }));
+  EXPECT_EQ(content(), "{\"step\": 1}\n{\"step\": 3, \"loss\": 1}\n");
+  EXPECT_TRUE(metrics.ends_with_step(3));
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0], "warning: " + file().string() +
+                          " had 2 malformed lines (the first was line 2): removed; the other lines are kept");
+}
+
+// /proc/self/mem can be opened, and reading it at offset 0 fails with EIO, as on a failing disk.
+TEST_F(Metrics, AFileThatCannotBeReadIsNotReplaced) {
+  fs::create_directory(file());
+  EXPECT_THROW(MetricsFile(file(), 2), UserError);
+  EXPECT_TRUE(fs::is_directory(file()));
+  fs::remove(file());
+  fs::create_symlink("/proc/self/mem", file());
+  EXPECT_THROW(MetricsFile(file(), 2), Error);
+  EXPECT_TRUE(fs::is_symlink(file()));
+  fs::remove(file());
+  fs::create_symlink("metrics.jsonl", file());  // a link to itself
+  EXPECT_THROW(MetricsFile(file(), 2), UserError);
+  EXPECT_TRUE(fs::is_symlink(file()));
 }
 
 TEST_F(Metrics, AFolderThatCannotBeWrittenIsTheUsersMistake) {
