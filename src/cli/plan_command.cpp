@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -44,6 +45,8 @@ make it fit. With --machine (h100, h200, a100, workstation-2-cores, or a file th
 the speeds of the network override the machine's. With --tune it searches for the fastest configuration
 that fits.
 )";
+
+constexpr int kMostRanks = 65536;
 
 struct PlanRequest {
   train::RunShape shape;
@@ -89,7 +92,7 @@ Spelled spelled_ranks_per_node(train::RunShape& target) {
 }
 
 std::vector<Option> options_of(PlanRequest& r) {
-  constexpr Range kRanks{.low = 1, .high = 65536};
+  constexpr Range kRanks{.low = 1, .high = kMostRanks};
   return {
       {"ranks", &r.shape.ranks, "ranks of the job", {.range = kRanks}},
       {"per-node",
@@ -180,11 +183,14 @@ std::vector<Option> options_of(PlanRequest& r) {
 /// The ranks of the nodes, where they are given one by one, are those of the job.
 void set_ranks(train::RunShape& shape) {
   if (shape.node_ranks.empty()) return;
-  const int ranks = std::accumulate(shape.node_ranks.begin(), shape.node_ranks.end(), 0);
+  const std::int64_t ranks =
+      std::accumulate(shape.node_ranks.begin(), shape.node_ranks.end(), std::int64_t{0});
+  if (ranks > kMostRanks)
+    throw_user_error("--per-node has {} ranks in total; llampi plan takes at most {}", ranks, kMostRanks);
   if (shape.ranks > 1 && shape.ranks != ranks)
     throw_user_error("--ranks {} is not the sum of --per-node {}, which is {}; leave --ranks out",
                      shape.ranks, fmt::format("{}", fmt::join(shape.node_ranks, ",")), ranks);
-  shape.ranks = ranks;
+  shape.ranks = static_cast<int>(ranks);
 }
 
 io::OutputFile new_file(const std::string& path, const char* option) {

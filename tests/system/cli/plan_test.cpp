@@ -662,6 +662,10 @@ TEST_F(Plan, PutsRanksOnUnevenNodes) {
   expect_refused(
       "--per-node 3,0",
       "per-node = 3,0 (command line) is not known; use a number of ranks, or the ranks of each node as in 8,8,4");
+  expect_refused("--per-node 65536,1",
+                 "--per-node has 65537 ranks in total; llampi plan takes at most 65536");
+  expect_refused("--per-node 2000000000,2000000000 --ranks 5",
+                 "--per-node has 4000000000 ranks in total; llampi plan takes at most 65536");
 }
 
 TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
