@@ -324,8 +324,17 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   for (std::size_t i = 0; i < std::min(blamed.size(), kMostGroups); ++i)
     text += "\n  " + line_of(ranks, blamed[i]);
   text += others(ranks, blamed);
-  const auto records = ranks_that(ranks, [](const auto& rank) { return rank.report != nullptr; });
-  return text + fmt::format("\n  the record of {} is in {}", comm::format_ranks(records), folder);
+  for (const bool written : {true, false}) {
+    const auto some =
+        ranks_that(ranks, [&](const auto& r) { return r.report && r.report->record_written == written; });
+    if (!some.empty()) text += "\n  " + place_of_records(some, written, folder);
+  }
+  return text;
+}
+
+std::string place_of_records(const std::vector<int>& ranks, bool written, const std::string& folder) {
+  return fmt::format("the record of {} {} {}", comm::format_ranks(ranks),
+                     written ? "is in" : "could not be written to", folder);
 }
 
 }  // namespace llampi::health

@@ -50,9 +50,13 @@ Trouble judge(const Overview& of_all, const Limits& limits);
 Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits);
 
 /// The ranks that are to blame, and why, one line; then where they and the others stand. Whoever has not
-/// sent a report was asked for one in vain; of a rank without a host nothing is known. `folder`: of the records.
+/// sent a report was asked for one in vain; of a rank without a host nothing is known. `folder`: of the records. Ranks that
+/// could not write theirs are named.
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
                     const std::string& folder);
+
+/// "the record of ranks 0-2 is in FOLDER", or "the record of rank 3 could not be written to FOLDER".
+std::string place_of_records(const std::vector<int>& ranks, bool written, const std::string& folder);
 
 /// "step 12, micro-batch 0: waits for other ranks in reduce #1236 of model.layers.3 (1.50 MiB)".
 std::string describe(const Heartbeat& heartbeat);

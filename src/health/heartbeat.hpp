@@ -59,6 +59,7 @@ struct FlightReport {
   std::array<HeardOperation, kOperations> last;  ///< operations, the oldest first; sequence 0: none
   std::int32_t neighbour = -1;                   ///< the rank whose process it watches
   char neighbour_state = 0;                      ///< of that process; 0: unknown
+  bool record_written = false;                   ///< the file of its flight record
 };
 
 /// @param io_bytes read and written by this process so far: in a phase they are movement, too

@@ -46,25 +46,30 @@ constexpr double kSetUpSeconds = 2;     // that a job waits at its start for con
 constexpr double kLinkSeconds = 60;     // for them, until it is said that there are none
 constexpr double kGoodbyeSeconds = 60;  // for ranks that end as well
 
-/// Does what may hang in a thread that is left behind if it does. True if it was done in time.
+/// Does what may hang in a thread that is left behind if it does. True if it was done in time, without an exception.
 bool done_within(double seconds, std::function<void()> work) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    bool done = false;
+    bool ended = false, failed = false;
   };
   const auto state = std::make_shared<State>();
   std::thread([state, work = std::move(work)] {
+    bool failed = false;
     try {
       work();
-    } catch (...) {  // there is nobody who could do better
+    } catch (...) {  // the caller is told, and the job ends anyway
+      failed = true;
     }
     const std::lock_guard lock(state->mutex);
-    state->done = true;
+    state->ended = true;
+    state->failed = failed;
     state->changed.notify_all();
   }).detach();
   std::unique_lock lock(state->mutex);
-  return state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->done; });
+  const bool in_time =
+      state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->ended; });
+  return in_time && !state->failed;
 }
 
 }  // namespace
@@ -92,7 +97,7 @@ class Watchdog::Thread {
   [[noreturn]] void end_job(const std::string& summary);
   bool has_passed(const std::vector<WatchedRank>& ranks) const;
   std::vector<WatchedRank> view(double now) const;
-  void write_record(const std::string& reason);
+  bool write_record(const std::string& reason);
   Standing own_standing(double now);
   FlightReport own_report(const std::string& reason, const Standing& own);
   void stop();
@@ -126,8 +131,8 @@ class Watchdog::Thread {
   double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
   double asked_at_ = -kSpokenForSeconds;  ///< for a report
   std::optional<Question> question_;      ///< for which it is not due yet
-  bool record_written_ = false;
-  bool links_told_ = false;  ///< which connections to other nodes are missing
+  bool record_begun_ = false;             ///< there may be a file of the flight record
+  bool links_told_ = false;               ///< which connections to other nodes are missing
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -349,17 +354,17 @@ void Watchdog::Thread::judge_alone(double now) {
   own.unlinked = {links_->missing().begin(), links_->missing().end()};
   warn_of_missing_links(own, now);
   for (const int rank : relay_.gone()) {
-    own_report("a rank exited", own_standing(now));
+    const auto report = own_report("a rank exited", own_standing(now));
     const std::string host = relay_.host_of(rank);
-    end_job(fmt::format("rank {}{}{} exited; the record of rank {} is in {}", rank,
-                        host.empty() ? "" : " on ", host, rank_, folder()));
+    end_job(fmt::format("rank {}{}{} exited; {}", rank, host.empty() ? "" : " on ", host,
+                        place_of_records({rank_}, report.record_written, folder())));
   }
   const double patience =
       (last_.phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
   if (now - moved_ <= patience) return;
-  own_report("no progress", own_standing(now));
-  end_job(fmt::format("no progress for {:g} s on rank {} on {}: {}\n  its record is in {}", now - moved_,
-                      rank_, host_, describe(last_), folder()));
+  const auto report = own_report("no progress", own_standing(now));
+  end_job(fmt::format("no progress for {:g} s on rank {} on {}: {}\n  {}", now - moved_, rank_, host_,
+                      describe(last_), place_of_records({rank_}, report.record_written, folder())));
 }
 
 void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now) {
@@ -432,19 +437,20 @@ bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
 }
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own) {
-  write_record(reason);
   FlightReport report = report_of(record_, own.heartbeat);
+  report.record_written = write_record(reason);
   if (neighbour_ == nullptr) return report;
   report.neighbour = neighbour_->rank;
   report.neighbour_state = process_state(neighbour_->pid);
   return report;
 }
 
-void Watchdog::Thread::write_record(const std::string& reason) {
+/// True if it was written in time.
+bool Watchdog::Thread::write_record(const std::string& reason) {
   const auto file = flight_file(options_.run_dir, rank_);
   const std::string text = flight_json(record_, {rank_, ranks_, host_, reason});
-  record_written_ = true;
-  done_within(kFileSeconds, [file, text] {
+  record_begun_ = true;
+  return done_within(kFileSeconds, [file, text] {
     std::filesystem::create_directories(file.parent_path());
     io::write_whole(file, text, false);  // a busy disk may take seconds
   });
@@ -463,7 +469,7 @@ void Watchdog::Thread::finish() {
   world_.barrier();
   stop();
   relay_.say_goodbye(false, std::min(options_.seconds, kGoodbyeSeconds));
-  if (!record_written_) return;
+  if (!record_begun_) return;
   std::error_code ignored;  // it was told to terminate, and had the time to end well
   std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);
   std::filesystem::remove(flight_folder(options_.run_dir), ignored);  // if it is empty

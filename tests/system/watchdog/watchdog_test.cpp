@@ -105,6 +105,19 @@ TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(has_record(rank));
 }
 
+// A folder that has the name of the file stands for a disk that cannot be written.
+TEST_F(Watchdogs, NameARankThatCannotWriteItsRecord) {
+  std::filesystem::create_directories(file(2));
+  Ending ending = job(3, "2 sleep 1 100");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(ending.err, ContainsRegex("\n  the record of ranks 0-1 is in [^\n]+"
+                                        "\n  the record of rank 2 could not be written to "));
+  std::filesystem::create_directories(folder_.path() / "alone/flight/rank-00000.json");
+  ending = job(1, "1 sleep 0 100 one-thread", "cd alone && $JOB");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(ending.err, HasSubstr("\n  the record of rank 0 could not be written to "));
+}
+
 // Training goes on meanwhile: a billion steps.
 TEST_F(Watchdogs, NameARankWhoseSecondThreadHangs) {
   const Ending ending = job(3, "2 side-work 1 1000000000");

@@ -10,11 +10,18 @@ namespace {
 
 using namespace health;
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr Limits kLimits = {10, 600};
+
+std::shared_ptr<FlightReport> report_with_file(const FlightRecord& record, const Heartbeat& heartbeat) {
+  auto report = std::make_shared<FlightReport>(report_of(record, heartbeat));
+  report->record_written = true;
+  return report;
+}
 
 /// Four ranks on two nodes that have done `operations` operations and wait in the last one.
 std::vector<WatchedRank> waiting_ranks(int operations, int other_rank = -1, int other_operation = 0) {
@@ -30,7 +37,7 @@ std::vector<WatchedRank> waiting_ranks(int operations, int other_rank = -1, int 
     record.wait(static_cast<std::uint64_t>(operations));
     ranks[r].host = r < 2 ? "node0" : "node1";
     ranks[r].heartbeat = heartbeat_of(record, 0);
-    ranks[r].report = std::make_shared<FlightReport>(report_of(record, ranks[r].heartbeat));
+    ranks[r].report = report_with_file(record, ranks[r].heartbeat);
   }
   return ranks;
 }
@@ -104,6 +111,25 @@ TEST(Diagnosis, NamesTheRankThatDoesNotWait) {
   EXPECT_THAT(text, HasSubstr("the record of ranks 0-3 is in runs/mine/flight"));
 }
 
+TEST(Diagnosis, NamesTheRanksWhoseRecordCouldNotBeWritten) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 11);
+  const auto fail_to_write = [&](std::size_t rank) {
+    auto report = *ranks[rank].report;
+    report.record_written = false;
+    ranks[rank].report = std::make_shared<FlightReport>(report);
+  };
+  fail_to_write(1), fail_to_write(2);
+  ranks[3].report.reset();
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+              EndsWith("\n  the record of rank 0 is in f"
+                       "\n  the record of ranks 1-2 could not be written to f"));
+  fail_to_write(0);
+  const auto none = summary(ranks, Trouble::still, kLimits, "f");
+  EXPECT_THAT(none, EndsWith("\n  the record of ranks 0-2 could not be written to f"));
+  EXPECT_THAT(none, Not(HasSubstr("is in f")));
+}
+
 TEST(Diagnosis, NamesTheRankForWhichOthersWaitInAPhase) {
   std::vector<WatchedRank> ranks(3);
   for (int r = 0; r < 3; ++r) {
@@ -113,7 +139,7 @@ TEST(Diagnosis, NamesTheRankForWhichOthersWaitInAPhase) {
     record.set_phase("saves a checkpoint");
     ranks[r].host = "node0";
     ranks[r].heartbeat = heartbeat_of(record, 0, 0, r != 1);
-    ranks[r].report = std::make_shared<FlightReport>(report_of(record, ranks[r].heartbeat));
+    ranks[r].report = report_with_file(record, ranks[r].heartbeat);
   }
   hold_all(ranks, 601);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
