@@ -18,14 +18,13 @@ constexpr unsigned kHelpColumns = 110;
 constexpr unsigned kHelpTextColumns = 64;
 
 void add(po::options_description& description, const Option& option) {
-  const std::string help = full_help(option);
   if (option.flag) {
-    description.add_options()(option.key.c_str(), help.c_str());
+    description.add_options()(option.key.c_str(), option.help.c_str());
     return;
   }
   auto* value = po::value<std::string>()->value_name(value_name(option));
   if (const auto text = value_text(option); !text.empty()) value->default_value(text);
-  description.add_options()(option.key.c_str(), value, help.c_str());
+  description.add_options()(option.key.c_str(), value, option.help.c_str());
 }
 
 /// Boost takes `--key=` for a mistake; here it is the empty text.

@@ -52,8 +52,8 @@ Manual man_manual();
 struct Command {
   std::string name;
   std::string summary;
-  int (*run)(const Arguments&) = nullptr;  ///< null: not implemented yet
-  Manual (*manual)() = nullptr;            ///< null: as run
+  int (*run)(const Arguments&) = nullptr;
+  Manual (*manual)() = nullptr;
 };
 const std::vector<Command>& commands();
 

@@ -37,12 +37,9 @@ struct Described {
   Manual manual;
 };
 
-/// Those that are built.
 std::vector<Described> described(const std::vector<Command>& commands) {
   std::vector<Described> all;
-  for (const auto& command : commands) {
-    if (command.run != nullptr) all.push_back({command.name, command.summary, command.manual()});
-  }
+  for (const auto& command : commands) all.push_back({command.name, command.summary, command.manual()});
   return all;
 }
 
@@ -175,7 +172,7 @@ std::string zsh_completion(const std::vector<Command>& commands) {
         action = fmt::format("({})", fmt::join(hint.words, " "));
       else
         action = " ";
-      const std::string help = escaped(full_help(option), "\\[]:", "\\");
+      const std::string help = escaped(option.help, "\\[]:", "\\");
       const std::string value =
           option.flag ? "" : fmt::format(":{}:{}", escaped(value_name(option), "\\[]:", "\\"), action);
       text += " \\\n                " +
@@ -211,11 +208,11 @@ std::string fish_completion(const std::vector<Command>& commands) {
     text += fmt::format("\nset -l {0} '__fish_seen_subcommand_from {0}'\n", name);
     for (const auto& option : manual.options) {
       const ValueHint hint = hint_of(option);
-      text += fmt::format("complete -c llampi -n ${} -l {} -d {}{}", name, option.key,
-                          fish_quoted(full_help(option)),
-                          option.flag  ? ""
-                          : hint.files ? " -r -F"
-                                       : " -x");
+      text +=
+          fmt::format("complete -c llampi -n ${} -l {} -d {}{}", name, option.key, fish_quoted(option.help),
+                      option.flag  ? ""
+                      : hint.files ? " -r -F"
+                                   : " -x");
       if (!hint.words.empty()) text += fmt::format(" -a '{}'", fmt::join(hint.words, " "));
       text += "\n";
     }

@@ -100,7 +100,7 @@ std::string roff_lines(const std::string& text) {
 std::string roff_option(const Option& option) {
   std::string text = fmt::format(".TP\n\\fB\\-\\-{}\\fR", roff(option.key));
   if (!option.flag) text += fmt::format("=\\fI{}\\fR", roff(value_name(option)));
-  text += "\n" + roff(full_help(option)) + ".";
+  text += "\n" + roff(option.help) + ".";
   const std::string value = option.flag ? "" : value_text(option);
   return text + (value.empty() ? "" : fmt::format(" Default: {}", roff(value))) + "\n";
 }
@@ -122,7 +122,6 @@ std::string man_page(const std::vector<Command>& commands) {
   std::string keys;
   text += ".SH COMMANDS\n";
   for (const auto& command : commands) {
-    if (command.run == nullptr) continue;
     const Manual manual = command.manual();
     text += fmt::format(".SS llampi {}\n.nf\n{}.fi\n{}", command.name, roff_lines(manual.usage),
                         roff_options(manual, false));

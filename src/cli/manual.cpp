@@ -27,7 +27,6 @@ std::string help_text(const Manual& manual) { return manual.usage + options_help
 ValueHint hint_of(const Option& option) {
   ValueHint hint;
   if (option.flag) return hint;
-  if (!option.values.built.empty()) return {option.values.built};
   for (const auto& word : words_of(option)) add_once(hint.words, word);
   std::istringstream names(value_name(option));
   for (std::string name; std::getline(names, name, '|');) {

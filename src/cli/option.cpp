@@ -24,17 +24,10 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// "use a", "use a or b", "use a, b or c" for the values that can be used today.
-std::string advice(const std::vector<std::string>& values) {
-  std::vector<std::string> usable;
-  for (const auto& value : values) {
-    if (!value.empty()) usable.push_back(value);
-  }
-  if (usable.empty()) return "leave it empty";
-  std::string text = "use " + usable[0];
-  for (std::size_t i = 1; i < usable.size(); ++i) {
-    text += (i + 1 == usable.size() ? " or " : ", ") + usable[i];
-  }
+/// "use a", "use a or b", "use a, b or c".
+std::string advice(const std::vector<std::string>& words) {
+  std::string text = "use " + words[0];
+  for (std::size_t i = 1; i < words.size(); ++i) text += (i + 1 == words.size() ? " or " : ", ") + words[i];
   return text;
 }
 
@@ -97,10 +90,7 @@ Number parse_number(const Option& option, const Setting& setting) {
 /// The word that is meant. @throws UserError if it is none of them
 std::string parse_word(const Option& option, const Setting& setting) {
   std::string word = lower_case(setting.value);
-  if (!contains(words_of(option), word)) {
-    const auto& built = option.values.built;
-    refuse(setting, "is not known; " + advice(built.empty() ? words_of(option) : built));
-  }
+  if (!contains(words_of(option), word)) refuse(setting, "is not known; " + advice(words_of(option)));
   return word;
 }
 
@@ -145,14 +135,6 @@ void assign(const Option& option, const Setting& setting) {
         }
       },
       option.target);
-  if (is_built(option)) return;
-  if (option.flag) throw_user_error("the option --{} is not implemented yet; remove it", option.key);
-  refuse(setting, "is not implemented yet; " + advice(option.values.built));
-}
-
-bool is_built(const Option& option) {
-  const auto& built = option.values.built;
-  return built.empty() || contains(built, value_text(option));
 }
 
 std::string value_text(const Option& option) {
@@ -173,17 +155,6 @@ std::string value_name(const Option& option) {
   if (std::holds_alternative<bool*>(option.target)) return "true|false";
   if (std::holds_alternative<double*>(option.target)) return "X";
   return std::holds_alternative<std::string*>(option.target) ? "TEXT" : "N";
-}
-
-std::string full_help(const Option& option) {
-  if (option.values.built.empty()) return option.help;
-  const bool is_bool = std::holds_alternative<bool*>(option.target);
-  std::vector<std::string> missing;
-  for (const auto& value : is_bool ? std::vector<std::string>{"true", "false"} : words_of(option)) {
-    if (!contains(option.values.built, value)) missing.push_back(value);
-  }
-  return fmt::format("{}; not implemented yet{}{}", option.help, missing.empty() ? "" : ": ",
-                     fmt::join(missing, ", "));
 }
 
 std::vector<std::string> keys_of(const std::vector<Option>& options) {

@@ -70,7 +70,6 @@ Spelled one_of(std::optional<E>& target, const std::string& nothing, const std::
 /// The values that an option may take, beyond what its type says.
 struct Values {
   std::vector<std::string> one_of = {};  ///< of a text; given in any case, kept in lower case
-  std::vector<std::string> built = {};   ///< if not empty: all others are not implemented yet
   Range range = {};                      ///< of a number
   std::string name = {};                 ///< of the value in help texts: "FILE"
 };
@@ -95,9 +94,6 @@ struct Setting {
 /// Sets the option's target. @throws UserError with key, value, where it came from and what is allowed
 void assign(const Option& option, const Setting& setting);
 
-/// False if the target's value asks for what is not implemented yet.
-bool is_built(const Option& option);
-
 /// The target's value, as assign() reads it back to the identical value.
 std::string value_text(const Option& option);
 
@@ -106,9 +102,6 @@ const std::vector<std::string>& words_of(const Option& option);
 
 /// What stands for the value in help texts: "true|false", "N", "FILE".
 std::string value_name(const Option& option);
-
-/// The help text with what is not implemented yet.
-std::string full_help(const Option& option);
 
 std::vector<std::string> keys_of(const std::vector<Option>& options);
 const Option* find_option(const std::vector<Option>& options, const std::string& key);

@@ -13,8 +13,7 @@
 
 namespace llampi::cli {
 
-/// A plan needs neither data nor a number of steps. What is not implemented yet and changes no memory is accepted
-/// for it.
+/// A plan needs neither data nor a number of steps.
 enum class Purpose : std::uint8_t { train, plan };
 
 /// From the command line (`--config FILE`, `--section.key=value`), then this process's environment

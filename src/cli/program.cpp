@@ -14,10 +14,7 @@ std::string help_text() {
       "Usage: llampi <command> [options]\n\n"
       "Trains Llama, Mistral and Qwen models with fully sharded data parallelism over MPI.\n\n"
       "Commands:\n";
-  for (const auto& command : commands()) {
-    text += fmt::format("  {:<10} {}{}\n", command.name, command.summary,
-                        command.run == nullptr ? " (not implemented yet)" : "");
-  }
+  for (const auto& command : commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
   return text +
          "\n"
          "llampi <command> --help   options of a command\n"
@@ -49,7 +46,6 @@ int dispatch(const Arguments& arguments) {
     return kDone;
   }
   const Command& command = find_command(first);
-  if (command.run == nullptr) throw_user_error("llampi {} is not implemented yet", command.name);
   const Arguments rest(arguments.begin() + 1, arguments.end());
   if (!asks_for_help(rest)) return command.run(rest);
   print(help_text(command.manual()));

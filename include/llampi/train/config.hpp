@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resolved configuration of a run: one member per key of the contract, `section.key` in `section.key`.
-// What the keys mean and how their values are written is said in one place, the option table
-// (src/cli/option_table.cpp). Members whose only value is the default belong to features that are not built
-// yet.
+// The resolved configuration of a run.
+// One member per key of the contract: `section.key` in `section.key`.
+// What the keys mean and how their values are written is said in one place:
+// the option table (src/cli/option_table.cpp).
 #pragma once
 
 #include <cstdint>

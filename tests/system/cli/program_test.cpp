@@ -79,7 +79,6 @@ TEST_F(Program, HasItsNameInListsOfProcesses) {
 
 TEST_F(Program, EveryCommandHelpsItself) {
   for (const auto& command : cli::commands()) {
-    if (command.run == nullptr) continue;
     const Ending ending = run(command.name + " --bogus --help");
     EXPECT_EQ(ending.status, 0);
     EXPECT_EQ(ending.err, "");
