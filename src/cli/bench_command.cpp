@@ -15,7 +15,6 @@
 #include "llampi/core/error.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
-#include "llampi/io/temporary_file.hpp"
 #include "llampi/measure/measure.hpp"
 
 namespace llampi::cli {
@@ -103,14 +102,6 @@ io::OutputFile machine_file(const std::string& path) {
           }};
 }
 
-void write(const io::OutputFile& output, const std::string& text) {
-  const io::TemporaryFile temporary(io::temporary_beside(output.path));
-  const auto file = io::PosixFile::create(temporary.path());
-  file.write_at(0, std::as_bytes(std::span(text)));
-  file.sync();
-  output.place(temporary.path());
-}
-
 measure::Result read_result(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) throw_user_error("there is no file {} to compare with", path);
   return measure::from_json(text_of(path), path);
@@ -150,10 +141,10 @@ int bench_command(const Arguments& arguments) {
     comm::on_rank_0(world, [&] {
       print(measure::format(result));
       if (!r.compare.empty()) print("\n" + measure::format_comparison(result, read_result(r.compare)));
-      if (!r.json.empty()) write(json_file(r.json), measure::to_json(result));
+      if (!r.json.empty()) json_file(r.json).write(measure::to_json(result));
       if (!r.calibrate.empty()) {
         const std::string name = std::filesystem::path(r.calibrate).stem().string();
-        write(machine_file(r.calibrate), plan::to_json(measure::calibrate(result, name, log)));
+        machine_file(r.calibrate).write(plan::to_json(measure::calibrate(result, name, log)));
       }
     });
     return kDone;

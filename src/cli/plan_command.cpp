@@ -10,7 +10,6 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <span>
 #include <sstream>
 
 #include "cli/config_values.hpp"
@@ -23,8 +22,6 @@
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/io/output_file.hpp"
-#include "llampi/io/posix_file.hpp"
-#include "llampi/io/temporary_file.hpp"
 #include "llampi/plan/memory_svg.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/compiled_run.hpp"
@@ -201,14 +198,6 @@ io::OutputFile new_file(const std::string& path, const char* option) {
           .advice = "name another file"};
 }
 
-void write_new(const io::OutputFile& output, const std::string& text) {
-  const io::TemporaryFile temporary(io::temporary_beside(output.path));
-  const auto file = io::PosixFile::create(temporary.path());
-  file.write_at(0, std::as_bytes(std::span(text)));
-  file.sync();
-  output.place(temporary.path());
-}
-
 io::OutputFile configuration_file(const PlanRequest& r) { return new_file(r.output, "replaced by --tune"); }
 io::OutputFile picture_file(const PlanRequest& r) { return new_file(r.svg, "replaced by --svg"); }
 
@@ -300,7 +289,7 @@ int report_tuning(const PlanRequest& request, const TuneQuestion& question, std:
   const TunedConfig tuned = tune_config(question);
   const auto keys = changed_keys(question.config, tuned.config);
   for (const auto& key : keys) given.insert(key.key);
-  if (!request.output.empty()) write_new(configuration_file(request), to_ini(tuned.config, &given));
+  if (!request.output.empty()) configuration_file(request).write(to_ini(tuned.config, &given));
   const auto tokens = static_cast<double>(question.config.train.global_batch * question.config.data.seq_len);
   if (request.json) {
     print(plan::to_json(tuned.tuning, tuned.configured, tokens, keys, tuned.notes) + "\n");
@@ -355,7 +344,7 @@ int plan_command(const Arguments& arguments) {
   report.max_positions = run.max_positions;
   if (report.knows_memory() && report.fits())
     report.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
-  if (!request.svg.empty()) write_new(picture_file(request), plan::memory_svg(report, run.compiled));
+  if (!request.svg.empty()) picture_file(request).write(plan::memory_svg(report, run.compiled));
   if (request.json) {
     print((request.actions ? plan::to_json(report, run.compiled) : plan::to_json(report)) + "\n");
   } else {

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <limits>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +14,6 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/output_file.hpp"
-#include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/report/page.hpp"
 #include "llampi/report/run.hpp"
@@ -87,11 +85,7 @@ int report_command(const Arguments& arguments) {
   for (const auto& folder : folders) runs.push_back(report::read_run(folder));
   const std::string text = report::page(runs, unix_seconds());
   io::clear_leftovers(output.path, console_log(true, stderr));
-  const io::TemporaryFile temporary(io::temporary_beside(output.path));
-  const auto file = io::PosixFile::create(temporary.path());
-  file.write_at(0, std::as_bytes(std::span(text)));
-  file.sync();
-  output.place(temporary.path());
+  output.write(text);
   print(fmt::format("{}: {}, {}\n", output.path.string(), count(std::ssize(runs), "run"),
                     format_bytes(static_cast<std::int64_t>(text.size()))));
   return kDone;

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <span>
+
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
 namespace llampi::io {
 namespace fs = std::filesystem;
@@ -29,6 +32,14 @@ void OutputFile::place(const fs::path& temporary) const {
   }
   check();  // there is a file, or no hard links
   rename_into_place(temporary, path);
+}
+
+void OutputFile::write(std::string_view text) const {
+  const TemporaryFile temporary(temporary_beside(path));
+  const auto file = PosixFile::create(temporary.path());
+  file.write_at(0, std::as_bytes(std::span(text)));
+  file.sync();
+  place(temporary.path());
 }
 
 fs::path follow_links(fs::path path) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llampi::io {
@@ -28,6 +29,8 @@ struct OutputFile {
   /// Gives a file, written and synced, its name: where nothing was, nothing that has come meanwhile is
   /// replaced but by the same rule. @throws UserError as check() does; then the temporary file is still there
   void place(const std::filesystem::path& temporary) const;
+  /// Writes a whole file under a temporary name and places it. @throws Error, and then leaves nothing
+  void write(std::string_view text) const;
 };
 
 /// The target of a symbolic link, even if it does not exist; any other path unchanged. For the
