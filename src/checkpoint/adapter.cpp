@@ -3,15 +3,14 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "checkpoint/peft_names.hpp"
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -62,14 +61,6 @@ class PeftWeights final : public WeightsSource {
   std::vector<std::string> names_;  ///< in the file
 };
 
-std::string text_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw_user_error("{} cannot be read", file.string());
-  return text.str();
-}
-
 bool is_peft_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path / kPeftConfig, ignored);
@@ -112,7 +103,7 @@ Adapter open_adapter(const fs::path& path) {
           kPeftConfig, path.string());
     }
     const fs::path config = path / kPeftConfig;
-    adapter.info = parse_adapter(text_of(config), config.string());
+    adapter.info = parse_adapter(io::read_whole(config), config.string());
     if (!fs::exists(path / kPeftWeights, ignored))
       throw_user_error("there is no {} in {}; adapters in other files are not read", kPeftWeights,
                        path.string());

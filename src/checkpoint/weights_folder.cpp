@@ -3,15 +3,14 @@
 //   {"metadata": {...}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", ...}}
 #include "checkpoint/weights_folder.hpp"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -26,11 +25,7 @@ bool holds_file(const fs::path& path) {
 
 SafetensorsIndex read_index(const fs::path& folder) {
   const fs::path file = folder / kWeightsIndex;
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw_user_error("{} cannot be read", file.string());
-  return parse_safetensors_index(text.str(), file.string());
+  return parse_safetensors_index(io::read_whole(file), file.string());
 }
 
 std::set<std::string> files_in(const SafetensorsIndex& index) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi bench
 #include <filesystem>
-#include <fstream>
-#include <span>
-#include <sstream>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
@@ -72,18 +69,11 @@ std::vector<Option> options_of(BenchRequest& r) {
   };
 }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
 /// Whether `read` accepts a file.
 template <class Read>
 bool accepts(const std::filesystem::path& path, const Read& read) {
   try {
-    read(text_of(path), path.string());
+    read(io::read_whole(path), path.string());
     return true;
   } catch (const UserError&) {
     return false;
@@ -104,7 +94,7 @@ io::OutputFile machine_file(const std::string& path) {
 
 measure::Result read_result(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) throw_user_error("there is no file {} to compare with", path);
-  return measure::from_json(text_of(path), path);
+  return measure::from_json(io::read_whole(path), path);
 }
 
 }  // namespace

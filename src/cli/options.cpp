@@ -7,11 +7,7 @@
 #include <boost/algorithm/string/trim.hpp>
 #include <boost/program_options.hpp>
 #include <cctype>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -141,10 +137,12 @@ std::string read_text(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) {
     throw_user_error("the configuration file {} is a folder; give the file in it", path.string());
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw_user_error("cannot read the configuration file {}: {}", path.string(), std::strerror(errno));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::string text;
+  try {
+    text = io::read_whole(path);
+  } catch (const UserError& error) {
+    throw_user_error("the configuration file {}", error.what());
+  }
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write it
   return text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
 }

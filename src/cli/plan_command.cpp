@@ -56,12 +56,6 @@ struct PlanRequest {
   bool json = false;
 };
 
-std::string machine_names() {
-  std::string names;
-  for (const auto& name : plan::known_machines()) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
 /// "8", or the ranks of each node: "8,8,4".
 Spelled spelled_ranks_per_node(train::RunShape& target) {
   return {
@@ -117,8 +111,10 @@ std::vector<Option> options_of(PlanRequest& r) {
        {.range = kAtLeastZero}},
       {"machine",
        &r.machine.machine,
-       "predict the time of a step with the figures of this machine: " + machine_names() +
-           ", or a machine file. Also the device to plan for, if --device is auto",
+       fmt::format(
+           "predict the time of a step with the figures of this machine: {}, or a machine file. Also the device to "
+           "plan for, if --device is auto",
+           fmt::join(plan::known_machines(), ", ")),
        {.name = "NAME|FILE"}},
       {"tokens",
        spelled_tokens(r.machine.tokens),

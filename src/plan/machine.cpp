@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/machine.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
 #include "plan/machine_files.hpp"
 
 namespace llampi::plan {
@@ -181,18 +182,11 @@ MachineSpeed read_machine(const std::string& name_or_file) {
       return parse_machine(std::string(machine.text), "machine " + name_or_file);
   }
   std::error_code error;
-  std::ifstream stream;
-  if (std::filesystem::is_regular_file(name_or_file, error)) stream.open(name_or_file);
-  if (!stream.is_open()) {
-    std::string names;
-    for (const auto& machine : machine_files())
-      names += std::string(names.empty() ? "" : ", ") + std::string(machine.name);
+  if (const auto status = std::filesystem::status(name_or_file, error);
+      std::filesystem::status_known(status) && !std::filesystem::is_regular_file(status))
     throw_user_error("there is no machine file \"{}\"; give the path of one, or one of {}", name_or_file,
-                     names);
-  }
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return parse_machine(text.str(), name_or_file);
+                     fmt::join(known_machines(), ", "));
+  return parse_machine(io::read_whole(name_or_file), name_or_file);
 }
 
 Terms costs_of(const MachineSpeed& machine, double share, const std::vector<ActionWork>& work) {

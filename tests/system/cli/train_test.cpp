@@ -74,7 +74,7 @@ TEST_F(Train, RefusesAMissingConfigurationFile) {
   EXPECT_EQ(ending.status, 2);
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_EQ(ending.complaints()[0],
-            "llampi: cannot read the configuration file none.ini: No such file or directory");
+            "llampi: the configuration file none.ini cannot be read: No such file or directory");
 }
 
 TEST_F(Train, RefusesAMalformedModelConfig) {

@@ -353,7 +353,7 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
 
 TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
   expect_user_error([] { resolve_config({"--config=missing.ini"}); },
-                    "cannot read the configuration file missing.ini: No such file or directory");
+                    "the configuration file missing.ini cannot be read: No such file or directory");
   expect_user_error([] { resolve_config({"--config=."}); },
                     "the configuration file . is a folder; give the file in it");
   write_file(std::string("\x89HDF\r\n\x1a\n\0\0", 10));

@@ -6,6 +6,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/plan/calibration.hpp"
+#include "support/files.hpp"
 
 namespace llampi::test {
 namespace {
@@ -51,6 +52,31 @@ TEST(MachineFile, RefusesWhatItIsNot) {
   EXPECT_EQ(refusal_of(R"({"name": "x", "device": "cpu", "figures": {}})"),
             "x.json: device cpu needs \"cores\", and no other device has them");
   EXPECT_EQ(refusal_of(with_figures(R"("memory_gb_s": {"value": 1, "source": "assumed"})")), "accepted");
+}
+
+TEST(MachineFile, SaysWhyItCannotBeRead) {
+  const TemporaryFolder folder;
+  const auto refusal = [](const std::filesystem::path& file) {
+    return user_error([&] { read_machine(file.string()); });
+  };
+  const std::string names = "give the path of one, or one of h100, h200, a100, workstation-2-cores";
+  EXPECT_EQ(refusal("h1000"), "there is no machine file \"h1000\"; " + names);
+  EXPECT_EQ(refusal(folder.path()), "there is no machine file \"" + folder.path().string() + "\"; " + names);
+  write_text(folder / "mine.json", to_json(read_machine("h100")));
+  EXPECT_EQ(read_machine((folder / "mine.json").string()).name, "h100");
+  const AsNobody nobody(folder.path());
+  EXPECT_EQ(refusal(folder / "mine.json"),
+            (folder / "mine.json").string() + " cannot be read: Permission denied");
+}
+
+TEST(MachineFile, TakesZeroForTimesAndEdgesAndForNoSpeed) {
+  for (const FigureKind& kind : figures_of_machines()) {
+    const std::string key(kind.key);
+    const bool is_speed =
+        key.find("_tflops") != std::string::npos || key.ends_with("_gb_s") || key == "bandwidth_reached";
+    EXPECT_EQ(refusal_of(with_figures('"' + key + R"(": {"value": 0, "source": "assumed"})")),
+              is_speed ? "x.json: figure " + key + " is 0; leave it out if it is not known" : "accepted");
+  }
 }
 
 TEST(MachineFile, IsAcceptedOrRefusedInOneSentenceWhateverIsChanged) {
