@@ -113,11 +113,7 @@ io::PosixFile open_output(const ExportRequest& request, const Log& log) {
 void report(const Log& log, const fs::path& written, const std::vector<TensorInfo>& tensors, DType dtype,
             double seconds) {
   std::int64_t elements = 0;
-  for (const auto& tensor : tensors) {
-    std::int64_t n = 1;
-    for (const auto extent : tensor.shape) n *= extent;
-    elements += n;
-  }
+  for (const auto& tensor : tensors) elements += elements_of(tensor.shape);
   log.info("{}: {} parameters as {}, {}, in {:.1f} s", written.string(), elements, to_string(dtype),
            format_bytes(elements * size_of(dtype)), seconds);
 }

@@ -10,9 +10,6 @@
 
 namespace llampi::checkpoint {
 
-/// Product of the extents. @throws Error if it does not fit
-std::int64_t elements_of(const std::vector<std::int64_t>& shape);
-
 /// "[331, 80]"
 std::string shape_text(const std::vector<std::int64_t>& shape);
 

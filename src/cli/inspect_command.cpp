@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
@@ -106,8 +105,7 @@ Json describe_state(const checkpoint::TrainingState& state) {
 Json describe_tensors(const checkpoint::CheckpointSummary& summary) {
   std::int64_t parameters = 0, with_moments = 0;
   for (const auto& tensor : summary.tensors) {
-    const auto elements =
-        std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
+    const std::int64_t elements = checkpoint::elements_of(tensor.shape);
     parameters += elements;
     if (tensor.optimizer) with_moments += elements;
   }

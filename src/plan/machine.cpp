@@ -58,10 +58,10 @@ constexpr FigureKind kFigureKinds[] = {
      Term::host_memory_bytes, Gives::rate, 1e-9},
     {"host_link_gb_s", "between a GPU and its host, each direction"},
     {"in_node_gb_s", "of a rank to the others of its node, each direction"},
-    {"in_node_latency_us", "of a small message inside a node"},
+    {.key = "in_node_latency_us", .meaning = "of a small message inside a node", .may_be_zero = true},
     {"network_gb_s", "of all NICs of a node together, each direction"},
-    {"network_latency_us", "of a small message between nodes"},
-    {"message_us", "to start one message"},
+    {.key = "network_latency_us", .meaning = "of a small message between nodes", .may_be_zero = true},
+    {.key = "message_us", .meaning = "to start one message", .may_be_zero = true},
     {"bandwidth_reached", "share of the bandwidths that is left with messages in both directions"},
 };
 
@@ -79,9 +79,8 @@ Figure parse_figure(const Json& json, const std::string& file, const std::string
     throw bad("needs a \"value\" that is a number");
   Figure figure{.value = json["value"].get<double>()};
   if (!std::isfinite(figure.value) || figure.value < 0) throw bad("is not a number of at least 0");
-  const bool may_be_zero = key.ends_with("_edge") || key.find("_edge_") != std::string::npos ||
-                           key.ends_with("_us") || key.ends_with("_piece");
-  if (figure.value == 0 && !may_be_zero) throw bad("is 0; leave it out if it is not known");
+  if (figure.value == 0 && !kFigureKinds[index_of(key)].may_be_zero)
+    throw bad("is 0; leave it out if it is not known");
   const auto source = json.contains("source") && json["source"].is_string()
                           ? from_word<Source>(json["source"].get<std::string>())
                           : std::nullopt;

@@ -118,9 +118,13 @@ fs::path choices_in_cache(const std::string& gpu) {
   if (cache.empty() && !folder("HOME").empty()) cache = folder("HOME") / ".cache";
   if (cache.empty()) return {};
   std::string name;
-  for (const char c : gpu)
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : (name.ends_with('-') ? '\0' : '-');
-  std::erase(name, '\0');
+  for (const char c : gpu) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      name += c;
+    } else if (!name.ends_with('-')) {
+      name += '-';
+    }
+  }
   return cache / "llampi" / ("tuning-" + name + ".json");
 }
 

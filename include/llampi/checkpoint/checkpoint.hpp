@@ -27,6 +27,9 @@ struct TensorInfo {
   bool optimizer = true;            ///< saving: it has moments (frozen parameters have none)
 };
 
+/// Product of the extents. @throws Error if it does not fit
+std::int64_t elements_of(const std::vector<std::int64_t>& shape);
+
 /// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory: the device's or the
 /// host's, in float32, bfloat16 or float16. In files they are float32, or moments bfloat16; what is written or read is
 /// rounded to nearest even. What is not float32 in host memory passes through a buffer of a few MiB.

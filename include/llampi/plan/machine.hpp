@@ -43,6 +43,7 @@ struct FigureKind {
   /// The cost of one of the term is unit / value; of an edge value x the cost of its rate, with a unit of -1; of a time value x unit.
   enum class Gives : std::uint8_t { nothing, rate, edge, time } gives = Gives::nothing;
   double unit = 1;
+  bool may_be_zero = gives == Gives::edge || gives == Gives::time;
 };
 std::span<const FigureKind> figures_of_machines();
 
