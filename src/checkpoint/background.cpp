@@ -3,6 +3,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/leak.hpp"
 
 namespace llampi::checkpoint {
 
@@ -23,8 +24,8 @@ bool Background::is_done_within(std::chrono::duration<double> time) const {
 }
 
 void Background::abandon() {
-  static_cast<void>(new std::future<double>(std::move(under_way_)));  // whose destructor would wait
-  static_cast<void>(world_.release());
+  leak(std::move(under_way_));  // its destructor would wait for the thread
+  leak(std::move(world_));      // which the thread uses
 }
 
 double Background::finish() { return under_way_.get(); }

@@ -20,6 +20,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/exact_sum.hpp"
+#include "llampi/core/leak.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/health/watchdog.hpp"
@@ -693,8 +694,9 @@ void Trainer::notice_save() {
 
 void Trainer::abandon_save() {
   if (!saver_ || !saver_->abandon()) return;
-  static_cast<void>(engine_.release());
-  static_cast<void>(new comm::Compute(std::move(compute_)));  // of which the engine's memory is
+  // The thread that saves still reads the engine's snapshot, which is memory of this device.
+  leak(std::move(engine_));
+  leak(std::move(compute_));
 }
 
 }  // namespace

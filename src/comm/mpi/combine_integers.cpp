@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/mpi/check.hpp"
+#include "llampi/core/leak.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -71,7 +72,7 @@ class Combination final : public Work {
       }
     } catch (...) {  // whoever needs the result calls wait(), which throws
     }
-    static_cast<void>(message_.release());  // MPI may still write there
+    leak(std::move(message_));  // MPI may still write there
   }
 
   bool progress() override { return message_ == nullptr || (message_->requests.test() && take()); }

@@ -2,11 +2,11 @@
 #include "comm/mpi/mpi_channel.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <set>
 
 #include "comm/mpi/check.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/leak.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -18,10 +18,10 @@ constexpr std::ptrdiff_t kMostOnTheWay = 4;  // to one rank
 
 MpiChannel::~MpiChannel() {
   if (sending_.empty() && receiving_.empty()) return;
+  // MPI still reads and writes the texts of these messages, on this communicator.
   communicator_.release();
-  for (auto* transfers : {&sending_, &receiving_}) {
-    static_cast<void>(std::make_unique<std::list<Transfer>>(std::move(*transfers)).release());
-  }
+  leak(std::move(sending_));
+  leak(std::move(receiving_));
 }
 
 bool MpiChannel::Transfer::done() {
