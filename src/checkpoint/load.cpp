@@ -110,7 +110,7 @@ struct SharedContents {
   auto members() { return std::tie(state, places, block_elements, blocks); }
 };
 
-/// Everything becomes rank 0's, and `optimizer` of each tensor.
+/// Broadcasts `contents` from rank 0, and sets `optimizer` of each tensor to whether the file has its moments.
 void share_from_rank_0(comm::World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
   SharedContents shared{contents.state, {}, contents.checksums.block_elements, {}};
   for (const auto& places : contents.places)

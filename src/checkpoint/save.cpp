@@ -50,7 +50,7 @@ struct Job {
   const SaveOptions& options;
   /// This rank's; returns their sums.
   std::function<std::vector<io::RangeSum>(const Places&)> write_values;
-  std::function<void()> place;  // rank 0: gives the file its name; none: whatever is there
+  std::function<void()> place;  // rank 0: gives the file its name; null: replaces any file of that name
   const char* other_place = "set {folder} to another place";  // what to do without room here
 };
 
@@ -105,7 +105,7 @@ std::vector<TensorInfo> tensors_to_write(comm::World& world, std::vector<TensorI
 }
 
 void require_free_space(const Job& job, const fs::path& folder) {
-  // No number is no reason to refuse; if the space is short, writing tells.
+  // If the free space is not known, the save is tried: if it is short, writing fails.
   const auto free = free_bytes(folder);
   const std::int64_t needed = checkpoint_bytes(job.about.tensors, job.about.texts, job.options);
   if (free && needed > *free)
@@ -123,8 +123,8 @@ void create_temporary(const Job& job) {
   io::SharedFile::create(job.temporary, {job.options.file.stripes, job.options.file.stripe_bytes});
 }
 
-/// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes
-/// behind the file's end. @throws UserError with it, if it fails too
+/// Finds the cause of a failed write. MPI-IO reports every cause as "input/output error"; a plain write at the end of the file usually
+/// fails for the same reason, and the operating system names it. @throws UserError with that reason if it fails
 void write_more(const fs::path& file) {
   const auto out = io::PosixFile::open_for_writing(file);
   out.write_at(out.size(), std::vector<std::byte>(1 << 20));
@@ -242,7 +242,7 @@ int writers_of_node(const comm::World& world, const FileSettings& settings) {
   return groups_per_node(settings.writers_per_node, most, world.topology());
 }
 
-/// A checkpoint that training wrote is of a later step, or of a run.
+/// Whether it is a checkpoint of `llampi import`. One that training wrote has a later step, moments or a run's configuration.
 bool was_imported(const fs::path& file) {
   try {
     const auto about = read_checkpoint_summary(file);

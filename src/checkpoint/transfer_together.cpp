@@ -94,7 +94,7 @@ class Rounds {
       }
     }
   }
-  /// Work that this rank must not leave out, as other ranks are in it, also where it failed before.
+  /// Collective work, which this rank must do even after a failure of its own: the other ranks would wait for it.
   template <class Work>
   void take_part(const Work& work) {
     FirstFailure failure;
@@ -219,7 +219,7 @@ class Writer : Rounds {
       if (writes) writes = !failed_anywhere(about_.ranks.firsts());
     });
     if (file_) take_part([&] { close(); });
-    // Not H5Fflush, which would do it together: a rank whose disk fails then is missed when the file is closed.
+    // Not H5Fflush, which is collective: if the disk of one rank failed in it, the others would wait for that rank in H5Fclose.
     if (writes) failure_.of([&] { io::PosixFile::open_for_writing(about_.file).sync(); });
     about_.ranks.group().barrier();
     failure_.rethrow();
@@ -234,7 +234,7 @@ class Writer : Rounds {
                     std::min(about.transfer_elements, kLeast));
   }
 
-  /// A file that HDF5 cannot close it cannot leave open either: it would crash when MPI ends.
+  /// HDF5 crashes in MPI_Finalize if a file is still open, so MPI is left open if the file cannot be closed.
   void close() {
     try {
       file_->close();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a checkpoint's tensors through parallel HDF5, one dataset after another, in as many rounds as the rank needs
-// that has most of it: all ranks read their pieces together, and the first of each group writes for its group, together with the
-// other firsts.
+// The values of a checkpoint's tensors through parallel HDF5, one dataset after another. All ranks read their pieces together. In
+// writing, the first rank of each group writes for its group, together with the other first ranks. A dataset takes as many rounds as
+// the rank with the most of it needs.
 #pragma once
 
 #include <filesystem>
@@ -28,10 +28,10 @@ struct TransferTogether {
   std::function<void()> progress = {};     ///< called after each round
 };
 
-// Collective. A rank on which something fails takes part until the end, and then throws; others return. What HDF5 itself does not
-// survive, one rank's failure while the file is closed above all, leaves the others waiting. Returns the sums of this rank's
-// pieces.
-/// All that was written is on the disk.
+// Collective. A rank on which something fails takes part until the end and then throws; the other ranks return. After failures
+// that HDF5 itself does not survive, above all that of one rank while the file is closed, the other ranks hang.
+// Returns the checksums of this rank's pieces.
+/// When it returns, everything is on the disk.
 std::vector<io::RangeSum> write_together(const TransferTogether& transfer);
 /// Values of datasets that are not there become 0.
 std::vector<io::RangeSum> read_together(const TransferTogether& transfer);

@@ -54,7 +54,7 @@ struct Run {
   std::int64_t begin, end;
   std::int64_t element_bytes;
 
-  /// Where the first element begins that does not begin before `boundary`.
+  /// The beginning of the first element at or after `boundary`; `end` if there is none.
   std::int64_t cut(std::int64_t boundary) const {
     if (boundary <= begin) return begin;
     const std::int64_t elements = (boundary - begin + element_bytes - 1) / element_bytes;
@@ -86,7 +86,7 @@ std::vector<OwnRun> runs_of(const ValuesToWrite& values) {
   return runs;
 }
 
-/// WindowPart of a run in a window.
+/// The bytes [begin, end) of the file that run `run` has in one window.
 struct WindowPart {
   std::size_t run;
   std::int64_t begin, end;
@@ -231,7 +231,8 @@ std::vector<io::RangeSum> write_for_group(device::Runtime& device, const NodeRan
     const auto parts = mine.parts_in(window);
     std::int64_t size = 0;
     for (const auto& part : parts) size += part.end - part.begin;
-    message.resize(static_cast<std::size_t>(size));  // its size is known, whatever becomes of its bytes
+    // The receiver expects this size, even if reading the values fails.
+    message.resize(static_cast<std::size_t>(size));
     auto* to = reinterpret_cast<std::byte*>(message.data());
     failure.of([&] {
       for (const auto& part : parts) {

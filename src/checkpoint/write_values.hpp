@@ -25,7 +25,7 @@ class ValueFile {
   void sync();
 
  private:
-  /// A slow disk is felt at once, and not only in the end, when nothing would seem to move for a long time.
+  /// Synced every so many bytes: with a slow disk a single sync at the end would take so long that the save would seem to hang.
   static constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
 
   void tell_progress() const;
@@ -61,9 +61,9 @@ class ValueWriter {
   std::vector<io::RangeSum> sums_;
 };
 
-/// The pieces of the ranks of a group through its first one, window by window of the file; those of a group of one by that.
-/// Collective over the group; throws on ranks of which something failed, when all have come to the end. Returns the sums of
-/// this rank's pieces.
+/// Writes the pieces of all ranks of a group. The first rank of the group collects and writes them, one window of the file after
+/// another. Collective over the group: a rank on which something fails takes part until the end and then throws. Returns the
+/// checksums of this rank's pieces.
 std::vector<io::RangeSum> write_pieces(device::Runtime& device, const NodeRanks& ranks,
                                        const ValuesToWrite& values);
 

@@ -69,7 +69,7 @@ std::vector<std::size_t> ranks_of_domains(const std::vector<Cores>& domains, std
   return counts;
 }
 
-/// No rank has cores of a domain of which another rank of another domain has some.
+/// Divides cores so that ranks share a NUMA domain only with ranks that lie wholly in it.
 Parts domain_parts(const Cores& cores, std::size_t ranks) {
   const auto domains = by_domain(cores);
   Parts parts;
@@ -114,7 +114,7 @@ std::optional<Parts> parts_for(const Cores& cores, const std::vector<RankOnNode>
   return std::nullopt;
 }
 
-/// None where not every rank has cores near its GPU that others do not have near theirs, or too few.
+/// Gives each rank cores near its GPU. None if some rank has too few there, or if the sets near different GPUs overlap.
 std::optional<Parts> parts_near_gpus(const Cores& cores, const std::vector<RankOnNode>& ranks) {
   std::map<Cpus, std::vector<std::size_t>> groups;
   for (std::size_t r = 0; r < ranks.size(); ++r) groups[common(ranks[r].near, ranks[r].usable)].push_back(r);

@@ -17,7 +17,7 @@ struct Levels {
   /// Ranks of the group on each node, in rising order; the nodes in the order of their lowest ranks.
   std::vector<std::vector<int>> nodes;
   int node = 0, place = 0;  ///< this rank is nodes[node][place]
-  /// Of each place on this node: the ranks whose parts go through it, in the order of their nodes. At most ceil(ranks / ranks of this node).
+  /// For each place on this node, the ranks whose parts it sums and passes on, by node. At most ceil(ranks / ranks of this node).
   std::vector<std::vector<int>> parts_of_place;
   /// On each node: the rank through which this rank's part goes. On its own node that is this rank.
   std::vector<int> through;
@@ -28,8 +28,8 @@ struct Levels {
   /// The ranks whose parts go through this one.
   const std::vector<int>& own_parts() const { return parts_of_place[static_cast<std::size_t>(place)]; }
 
-  /// The room of a reduction, for as many parts as the group has ranks, holds so many of each rank of this node. What is left
-  /// follows in a second round; where nodes have equally many ranks there is one round. All ranks take as many.
+  /// A reduction receives the parts from each rank of this node. Its workspace holds as many parts as the group has ranks, which
+  /// allows so many parts for each. Uneven nodes may need a second round; even ones need one. All ranks do the same number of rounds.
   int parts_per_round = 1, rounds = 1;
   /// What goes through a place in one round.
   std::vector<int> parts_of(int of_place, int round) const;

@@ -24,8 +24,8 @@ std::int64_t elements_within(std::int64_t exchange_bytes, std::int64_t bytes) {
   return std::max<std::int64_t>(exchange_bytes / bytes / kSmallestPiece, 1) * kSmallestPiece;
 }
 
-/// For each element of a slice: what the other ranks have of it, and where narrow sums may be added, which are gathered in
-/// float32 first, the sums of all slices.
+/// Workspace for each element of a slice: the contributions of the other ranks and, for bfloat16 and float16, the float32 sums of all
+/// slices, which are gathered before they are added and rounded.
 std::int64_t bytes_of_slice_element(int ranks, DType dtype) {
   return (ranks - 1) * size_of(dtype) + (is_narrow(dtype) ? ranks * size_of(DType::float32) : 0);
 }

@@ -9,12 +9,12 @@
 
 namespace llampi::comm {
 
-/// The first ranks * slice elements are summed slice by slice, each by one rank, and gathered; the rest, fewer than `multiple`
-/// for each rank or all of a small array, goes to everybody and is summed by everybody.
+/// The head, ranks * slice elements, is reduced like a reduce-scatter followed by an all-gather: each rank sums one slice. The tail is
+/// sent to all ranks, and each sums all of it. It is what does not divide into slices, or all of a small array.
 struct AllReduceSplit {
   std::int64_t slice = 0;  ///< elements per rank
   std::int64_t head = 0;   ///< ranks * slice
-  std::int64_t tail = 0;   ///< elements behind the head
+  std::int64_t tail = 0;   ///< elements after the head
 };
 
 /// @param multiple of which slices are to be

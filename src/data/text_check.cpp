@@ -35,13 +35,13 @@ constexpr std::array<Signature, 8> kSignatures{{
     {"\xfe\xff"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},
 }};
 
-/// "BZh" alone may begin a text: a digit and the number of the first block follow.
+/// Not by "BZh" alone, with which a text may begin: bzip2 has a digit and the number of the first block after it.
 bool is_bzip2(std::string_view head) {
   return head.size() >= 10 && head.starts_with("BZh") && '1' <= head[3] && head[3] <= '9' &&
          head.substr(4, 6) == "1AY&SY";
 }
 
-/// Texts that are mostly ASCII have a zero byte in every second place.
+/// UTF-16 without a byte order mark, found by its zero bytes: in mostly ASCII text every second byte is one.
 const char* utf16_without_mark(std::string_view head) {
   std::array<std::size_t, 2> zeros{};
   for (std::size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0' ? 1 : 0;
@@ -67,7 +67,7 @@ std::string_view whole_characters(std::string_view head) {
 
 bool is_json_object(std::string_view line) { return nlohmann::json::parse(line, nullptr, false).is_object(); }
 
-/// Takes everything, and whether the text was still right where it ended.
+/// Tells whether a text is the beginning of valid JSON: whether the only error is that it ends too early.
 class UntilTheEnd : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit UntilTheEnd(std::size_t bytes) : bytes_(bytes) {}
@@ -96,7 +96,7 @@ class UntilTheEnd : public nlohmann::json_sax<nlohmann::json> {
   bool ends_too_early_ = false;
 };
 
-/// Whether a line that goes on behind these bytes can be an object.
+/// Whether these bytes can be the beginning of a JSON object that continues after them.
 bool begins_json_object(std::string_view line) {
   line = whole_characters(line);
   const auto key = line.find_first_not_of(" \t", 1);

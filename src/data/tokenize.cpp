@@ -26,8 +26,8 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
   return std::filesystem::equivalent(a, b, error) || a.lexically_normal() == b.lexically_normal();
 }
 
-/// A name that is there and stands for no token file: with the extension of an input, it may be one itself,
-/// as in --output *.txt.
+/// Refuses to replace what may be an input: with --output *.txt the shell makes the first text the output. So a file that is not a
+/// token file, and has the extension of an input, gets its own message.
 void check_output(const TokenizeOptions& options, const std::filesystem::path& output) {
   const auto is_alike = [&](const auto& input) { return input.extension() == output.extension(); };
   const bool forgotten = std::any_of(options.inputs.begin(), options.inputs.end(), is_alike);

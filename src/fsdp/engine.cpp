@@ -173,8 +173,8 @@ struct Engine::Impl {
     stale = true;
   }
 
-  /// What differs between ranks is in `segments`; whether somebody observes the step or a snapshot was taken does not.
-  /// False: it was dropped.
+  /// All ranks must choose alike between replay and issue. They do: `segments` is agreed, and observers and snapshots are the
+  /// same on all ranks. Returns false if the step was aborted.
   bool run_step(std::span<const device::HostBatch> micro_batches, SegmentCounts segments) {
     const SegmentCounts own = device::most_segments(micro_batches);
     if (segments == SegmentCounts{}) {

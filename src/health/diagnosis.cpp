@@ -36,7 +36,7 @@ std::vector<int> ranks_that(std::span<const WatchedRank> ranks, const auto& cond
   return result;
 }
 
-/// Those that make `value` smallest, unless all do.
+/// The ranks with the smallest `value`; none if all have the same.
 std::vector<int> smallest(std::span<const WatchedRank> ranks, const auto& value) {
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   for (const auto& rank : ranks) least = std::min(least, value(rank));
@@ -45,7 +45,8 @@ std::vector<int> smallest(std::span<const WatchedRank> ranks, const auto& value)
   return result;
 }
 
-/// Who holds up the others: who does not wait for anybody, or waits in an earlier operation.
+/// The ranks that hold up the others: those that do not wait for other ranks or, if all wait, those that wait in the earliest
+/// operation.
 std::vector<int> ranks_behind(std::span<const WatchedRank> ranks) {
   constexpr std::uint64_t kLater = std::uint64_t{1} << 63;
   return smallest(ranks, [&](const WatchedRank& rank) {
@@ -56,7 +57,7 @@ std::vector<int> ranks_behind(std::span<const WatchedRank> ranks) {
 /// Operations with one number that are not the same on all ranks: which ranks have which, by hash.
 struct Difference {
   std::uint64_t sequence = 0;
-  bool exact = false;  ///< the first one that differs; otherwise one before it may
+  bool exact = false;  ///< it is known to be the first that differs; otherwise an earlier one may be
   std::map<std::uint64_t, std::vector<int>> ranks_of;
 
   std::size_t ranks() const {
@@ -75,7 +76,7 @@ void add(std::map<std::uint64_t, Difference>& by_sequence, std::uint64_t sequenc
   if (ranks.empty() || ranks.back() != rank) ranks.push_back(rank);
 }
 
-/// Whether some rank of each part is known to have done the same in `before`.
+/// Whether all ranks known for `before` did the same there, among them at least one of each part.
 bool agreed(const Difference& before, const Difference& parts) {
   if (before.ranks_of.size() > 1) return false;
   return std::all_of(parts.ranks_of.begin(), parts.ranks_of.end(), [&](const auto& part) {
@@ -85,7 +86,7 @@ bool agreed(const Difference& before, const Difference& parts) {
   });
 }
 
-/// The lowest number at which ranks are known to differ, of those that most ranks have told of.
+/// Of the operations that differ between ranks, the one that most ranks have reported; of several such, the first.
 std::optional<Difference> find_difference(std::span<const WatchedRank> ranks) {
   std::map<std::uint64_t, Difference> by_sequence;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -105,7 +106,7 @@ std::optional<Difference> find_difference(std::span<const WatchedRank> ranks) {
   return found;
 }
 
-/// All but the largest part; nobody if that is not one alone.
+/// The ranks that are not in the largest part; none if several parts are largest.
 std::vector<int> minority(const Difference& difference) {
   std::size_t largest = 0, of_that_size = 0;
   for (const auto& [hash, ranks] : difference.ranks_of) largest = std::max(largest, ranks.size());
@@ -242,7 +243,7 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
   return text;
 }
 
-/// All have told of one operation, and it is not the same: then it can be told who is not like the others.
+/// Whether there is an operation that all ranks have reported, and that is not the same on all: then the different ranks are known.
 bool have_diverged(const Overview& of_all) {
   return std::any_of(of_all.marks.begin(), of_all.marks.end(),
                      [](const CommonMark& mark) { return mark.parts.size() > 1; });
@@ -271,7 +272,7 @@ Trouble judge(const Overview& of_all, const Limits& limits) {
     silent = std::max(silent, absence.silent_seconds);
   }
   const bool still = of_all.still_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
-  // Who is silent had stopped moving a little before that.
+  // A silent rank moved last before its last heartbeat, so a standstill shows before its silence is as long.
   if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
   if (of_all.side_seconds > limits.phase_seconds) return Trouble::side_work;
   if (still) return Trouble::still;
@@ -293,7 +294,7 @@ Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
                     const std::string& folder) {
   const auto difference = find_difference(ranks);
-  // Ranks that did different things are why nothing moves, not the other way round.
+  // Ranks that issued different operations wait for each other: that is the cause, and the standstill follows from it.
   if (trouble == Trouble::still && difference) trouble = Trouble::diverged;
   if (trouble == Trouble::diverged && !difference) trouble = Trouble::still;
   std::vector<int> blamed;

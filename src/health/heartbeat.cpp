@@ -5,8 +5,8 @@
 namespace llampi::health {
 namespace {
 
-/// What the watchdog itself reads and writes, of /proc and to each peer once a second, is less in any time
-/// that it would wait for a rank in a phase.
+/// So much I/O of a process counts as movement. The watchdog's own I/O (/proc, and heartbeats to each peer once a second) stays below
+/// it in any time that a rank may spend in a phase without movement.
 std::int64_t bytes_of_movement(int peers) {
   return (std::int64_t{64} << 20) + peers * (std::int64_t{4} << 20);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many ranks stand, in few words: what judging a job needs to know of them. As large for a thousand ranks as for one,
-// but for those that are not well.
+// The state of many ranks, summed up for judging the job. Its size does not grow with the number of ranks, only with the number
+// of those that are absent, unlinked or different.
 #pragma once
 
 #include <cstdint>
@@ -40,19 +40,20 @@ struct Overview {
   bool phase = false;       ///< some rank is in a phase
   std::vector<CommonMark> marks;
   std::vector<Absence> absent;
-  std::vector<std::int32_t> unlinked;  ///< whose end the ranks that should be connected with them do not see
+  std::vector<std::int32_t> unlinked;  ///< to which a connection is missing that would show their exit
 
   auto members() { return std::tie(still_seconds, side_seconds, phase, marks, absent, unlinked); }
 };
 
-/// Of one rank.
-/// @param still_seconds, side_seconds since it moved, and since its second thread moved or had no reason to
+/// The overview of a single rank.
+/// @param still_seconds since the rank moved
+/// @param side_seconds since its second thread moved, had nothing to do, or waited for other ranks
 Overview overview_of(const Heartbeat& heartbeat, double still_seconds, double side_seconds);
 
-/// As it would be told later, had nothing happened since.
+/// The same overview, `seconds` later, if nothing has happened since.
 Overview aged(Overview overview, double seconds);
 
-/// An overview and the ranks of which it is, asked for only where they differ.
+/// An overview and the ranks that it covers. ranks() is called only if parts differ.
 struct OverviewPart {
   Overview overview;
   std::function<std::vector<int>()> ranks;

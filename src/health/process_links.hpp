@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP connections between machines by which the end of a process is noticed: the kernel closes them at once,
-// however the process has ended, and only then. What happens to a node or the network they do not tell: a
-// connection that is cut stays silent.
+// TCP connections between machines that show when a process exits: the kernel closes its connections at once, however the process
+// ends, and at no other time. They do not show that a node or the network failed: nothing arrives on a connection that is cut.
+// Missing heartbeats show that.
 //
 // They follow the tree of ranks (watch_tree.hpp) where it leads from one machine to another: a rank accepts those of
 // ranks below it and connects to the one above it. Ranks of one machine see each other's processes.
@@ -18,9 +18,9 @@ namespace llampi::health {
 
 /// Where a rank listens, for those below it.
 struct ListeningPort {
-  std::uint64_t token = 0;  ///< whoever else listens or connects there is not of this job
+  std::uint64_t token = 0;  ///< part of each greeting: a process that does not know it is not of this job
   std::uint16_t port = 0;
-  /// That have not been tried, in network byte order, the next one last.
+  /// Not tried yet, in network byte order; the last one is tried next.
   std::vector<std::uint32_t> addresses;
 
   auto members() { return std::tie(token, port, addresses); }
@@ -31,7 +31,7 @@ class ProcessLinks {
   /// @param below ranks that will connect to this one
   /// @param above to which this one will connect, when connect() says where; -1: none
   ProcessLinks(int rank, std::set<int> below, int above);
-  /// Says goodbye: what becomes of this process is no news to the others any more.
+  /// Says goodbye: the other ranks then ignore the end of this process.
   ~ProcessLinks();
   ProcessLinks(const ProcessLinks&) = delete;
   ProcessLinks& operator=(const ProcessLinks&) = delete;

@@ -56,8 +56,8 @@ std::string Relay::host_of(int rank) const {
   return found == contacts_.end() ? "" : found->second.host;
 }
 
-/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell. One
-/// to a process that has ended may wait in MPI, which has its own words to say about it.
+/// False if the message was dropped, because the rank has not read earlier ones yet. A failure to send is ignored: if the rank is
+/// lost, its missing heartbeats show it. Nothing is sent to a process that has ended: MPI could hang or abort the job.
 bool Relay::tell(int rank, const std::string& text) {
   if (!channel_ || gone_.contains(rank)) return true;
   try {
@@ -67,7 +67,7 @@ bool Relay::tell(int rank, const std::string& text) {
   }
 }
 
-/// One that fails is of a rank that is lost; its silence will tell.
+/// A failure to receive is ignored: if the sender is lost, its missing heartbeats show it.
 std::optional<comm::Channel::Message> Relay::next_message() {
   try {
     return channel_->receive();
@@ -113,7 +113,8 @@ void Relay::take(const comm::Channel::Message& message, double now) {
   }
 }
 
-/// A time that is passed on becomes a little younger with each message, so it goes down only, never around.
+/// "Heard of a monitor so long ago" is passed on only downwards. If it went around, each message would make it a little shorter, and
+/// a lost monitor would seem alive.
 void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
   auto& sender = contact(from, now);
   sender.heard = now;
@@ -146,7 +147,7 @@ bool Relay::is_silent(int rank, double now) const {
   return found != contacts_.end() && now - found->second.heard > quiet_seconds_;
 }
 
-/// As far as this rank knows: those of which it has heard that they are, and those that should speak with it and do not.
+/// Ranks that were reported lost, and neighbours in the tree whose heartbeats are overdue.
 std::set<int> Relay::lost(double now) const {
   std::set<int> ranks = gone_;
   ranks.insert(left_.begin(), left_.end());
@@ -278,7 +279,8 @@ void Relay::end_question() {
   told_.clear();
 }
 
-/// It may come on a second path, when the first has ended: then what was answered on that was lost.
+/// A known question that comes from another rank than before is answered again: the rank that passed it on first may be lost, and the
+/// answers with it.
 void Relay::take_question(int from, const std::string& text, double now) {
   const auto question = content_of<Question>(text);
   const bool is_known = question.monitor == last_question_.monitor &&

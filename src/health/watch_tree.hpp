@@ -27,11 +27,11 @@ class WatchTree {
   int depth() const;                          ///< the most steps from any rank to the root
 
   std::vector<int> monitors() const;  ///< the root and, with more than one rank, the deputy
-  /// Whom `rank` tells, if it can: the first that is not lost of its parent, the root and the deputy.
+  /// Parent, root and deputy, in this order: `rank` reports to the first of them that is not lost.
   std::vector<int> superiors(int rank) const;
-  /// For whom `rank` speaks: its children and, if it is the first monitor that is not lost, the children of lost ranks, too.
-  /// So a rank that is not lost has it among its superiors or is told of by whoever has, and one that is lost has a parent
-  /// that says so, or the monitor.
+  /// The ranks that report to `rank`: its children and, if it is the first monitor that is not lost, also the children of lost
+  /// ranks. So every rank that is not lost reaches that monitor, directly or through others, and every lost rank is missed by its
+  /// parent or by that monitor.
   std::vector<int> charges(int rank, const IsLost& is_lost) const;
 
  private:

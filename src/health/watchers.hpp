@@ -23,27 +23,27 @@ std::vector<RankProcess> exchange_processes(comm::World& world);
 /// Their hosts. Collective.
 std::vector<std::string> exchange_hosts(comm::World& world, const std::vector<int>& ranks);
 
-/// Whose process `rank` watches: the next rank on its machine, around; none if there is none that can be seen.
-/// A pointer into `node`.
+/// The rank whose process `rank` watches: the next one on its machine, after the last one the first. Null if no process can be
+/// seen. Points into `node`.
 const RankProcess* neighbour_of(const std::vector<RankProcess>& node, int rank);
 /// Whom it watches when `neighbour` has ended: the next one after that, whether it has ended or not; null: none.
 const RankProcess* neighbour_after(const std::vector<RankProcess>& node, int rank, int neighbour);
 
-/// The ranks of a node of which no process that is watched from the node's first rank on sees the end: the first of each other
-/// machine.
+/// Ranks of a node whose exit the chain of watching processes that begins at its first rank does not show, because they are in other
+/// process namespaces (containers, say): of each namespace its first rank, which sees the others, and ranks of unknown namespaces.
 std::vector<int> unseen_from_first(const std::vector<RankProcess>& node);
 
-/// By which the heartbeats of a rank come after those of the first of its node, which hears so many a second.
+/// The first rank of a node receives at most so many heartbeats a second, so the others send theirs with a delay: speaking_delay().
 inline constexpr int kSpeakersPerSecond = 256;
 /// @param interval between two heartbeats of a rank
 double speaking_delay(int local_rank, int local_ranks, double interval);
 
-/// Between being asked for a report and giving it, as a file and as a message: so many ranks a second write files.
+/// At most so many ranks a second write flight records, so a rank that is asked for a report waits before it answers: report_delay().
 inline constexpr int kWritersPerSecond = 1024;
 /// @param longest that a rank may wait, whatever their number
 double report_delay(int rank, int ranks, double longest);
 
-/// By which a rank that could say what is wrong waits for those before it, so that one of them says it.
+/// Seconds that this rank waits before it reports what is wrong, so that only one rank does.
 double turn_of(int rank);
 
 }  // namespace llampi::health

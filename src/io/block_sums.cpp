@@ -12,13 +12,14 @@
 namespace llampi::io {
 namespace {
 
-/// The CRC-32 of a range that one with the sum `before` comes before.
+/// The CRC-32 of some bytes whose CRC-32 is `before`, followed by the range of `sum`.
 std::uint32_t joined(std::uint32_t before, const RangeSum& sum, std::int64_t element_bytes) {
   const auto bytes = static_cast<z_off_t>(sum.elements * element_bytes);
   return static_cast<std::uint32_t>(crc32_combine(before, sum.crc, bytes));
 }
 
-/// Sums of the range from `begin` to `end` along every chain of ranges that leads there.
+/// The CRC-32s of [begin, end) that follow from the ranges: one for each way to cover it with ranges that join. They differ if a part
+/// was read or written with different values.
 std::set<std::uint32_t> chained(std::span<const RangeSum> sums, std::int64_t begin, std::int64_t end,
                                 std::int64_t element_bytes) {
   std::map<std::int64_t, std::set<std::uint32_t>> up_to{{begin, {0}}};  // of nothing

@@ -118,7 +118,7 @@ Value jobs_of(const Run& run) {
   return jobs;
 }
 
-/// Of many, every so manieth.
+/// At most kMostMarks: of more checkpoints, the last one of each group.
 Value checkpoints_of(const Run& run) {
   std::vector<double> steps, saved;
   for (const auto& event : run.history) {
@@ -214,7 +214,7 @@ std::string script_safe(const Value& value) {
   return text;
 }
 
-/// Replaces the first `place` at or after `from`. Returns where what comes after it begins, which is not what was put there.
+/// Replaces the first `place` at or after `from`. Returns the position after the inserted text.
 std::size_t fill(std::string& text, std::size_t from, std::string_view place, std::string_view with) {
   const auto at = text.find(place, from);
   if (at == std::string::npos)

@@ -90,7 +90,7 @@ void add_step(Steps& steps, const json& line) {
   for (auto& [key, values] : steps.values) values.resize(before + 1, kUnknown);
 }
 
-/// Steps of which it is not known when they were done: one after another, up to what is known or `end`.
+/// Fills in unknown end times of steps, backwards: each ends when the next one began, the last one at `end`.
 void guess_times(Steps& steps, double end) {
   const auto* seconds = steps.find("step_seconds");
   double next = end;
@@ -100,7 +100,7 @@ void guess_times(Steps& steps, double end) {
   }
 }
 
-/// The step's that it came after.
+/// Fills in tokens, and a time that is unknown, from the step that each evaluation followed.
 void complete(Evaluations& evaluations, const Steps& steps) {
   for (std::size_t e = 0; e < evaluations.step.size(); ++e) {
     const auto found = std::upper_bound(steps.step.begin(), steps.step.end(), evaluations.step[e]);

@@ -57,13 +57,13 @@ double common_length(const Times& a, const Times& b) {
 
 bool is_copy(const std::string& operation) { return operation == "h2d" || operation == "d2h"; }
 
-/// Whose time is mostly that of computing, though ranks agree on a few numbers in them.
+/// Operations with a small all-reduce inside that count as computing: most of their time is arithmetic.
 bool computes(const std::string& operation) { return operation == "norm" || operation == "fp8_scales"; }
 
-/// That only frees a buffer.
+/// An operation that only frees a buffer.
 bool is_nothing(const std::string& operation) { return operation == "reshard"; }
 
-/// What events add up to, as long as they come.
+/// Adds up the events of a trace, one at a time.
 class Sums {
  public:
   /// @throws json::exception for an event with values of other types

@@ -148,8 +148,8 @@ fs::path new_name(const fs::path& folder, const std::vector<fs::path>& older) {
   return folder / fmt::format("{}{:010}.{}{}", kBeginning, seconds, host_name(), kOwnEnding);
 }
 
-/// A file that a TensorBoard may be reading is emptied: only of one that is there it goes on to the next. One that was emptied by
-/// an earlier job is removed.
+/// Empties the file instead of removing it: TensorBoard goes on to the next file only if the current one exists. Removes it if an
+/// earlier job emptied it.
 void forget(const fs::path& old) {
   std::error_code ignored;
   if (fs::is_empty(old, ignored)) {

@@ -156,7 +156,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
           .content = content};
 }
 
-/// What a save that fails has waited for room, and what it waits until the next attempt.
+/// State of waiting for disk space: since when, the last message, and the pause before the next attempt.
 struct Saver::Wait {
   double begin = steady_seconds();
   double told = begin - kTellSeconds;

@@ -55,8 +55,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// That another job may keep the run's folder besides what a save takes: a job that was killed may need some
-/// time to die; file servers keep the lock of a node that was lost for a minute or two.
+/// How long another job may hold the run folder, in addition to one save: a job that was killed may need some time to exit, and
+/// file servers keep the lock of a node that failed for a minute or two.
 constexpr double kLockSeconds = 120;
 
 /// A step of which the ranks have not told each other their losses yet.

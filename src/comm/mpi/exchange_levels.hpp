@@ -16,18 +16,18 @@ struct Room {
   std::int64_t bytes = 0;  ///< of a part
 };
 
-/// For a reduction, Levels::rounds times: what each rank of the node has of the parts that go through this rank in the round.
-/// Its n-th of them arrives, from rank `place` of the node, at room[place * (parts of the round) + n].
+/// First step of a reduction, in each of Levels::rounds rounds: the ranks of the node send this rank their contributions to the
+/// parts that it sums in this round. That of rank `place` of the node to the n-th part arrives at room[place * (parts of the round) + n].
 void start_scatter_in_node(const Endpoints& endpoints, Tensor whole, Room room, int round,
                            Requests& requests);
-/// The sums of what has arrived, each in its place in `whole`, in its dtype.
+/// Second step: sums what has arrived, each part into its place in `whole`, in the dtype of `whole`.
 void combine_in_node(const Endpoints& endpoints, Tensor whole, Room room, int round, ReduceOp op);
-/// And these sums to whose part they are: that of node n arrives at room[n].
+/// Third step: sends each sum to the owner of its part. The sum of node n for this rank's part arrives at room[n].
 void start_scatter_between_nodes(const Endpoints& endpoints, Tensor whole, Room room, Requests& requests);
 
-/// For a gather: `own` to the rank of each other node through which it goes.
+/// First step of a gather: sends `own` to one rank of each other node, which passes it on.
 void start_gather_between_nodes(const Endpoints& endpoints, Tensor own, void* whole, Requests& requests);
-/// What this rank has now, to the others of its node.
+/// Second step: sends the parts that this rank has now to the other ranks of its node.
 void start_gather_in_node(const Endpoints& endpoints, std::int64_t part_bytes, void* whole,
                           Requests& requests);
 

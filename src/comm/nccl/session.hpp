@@ -47,9 +47,9 @@ class Session : public std::enable_shared_from_this<Session> {
   std::chrono::milliseconds patience() const { return patience_; }
   bool aborted() const { return aborted_; }
 
-  /// `call` with the handle, which is from then on aborted with the others if it holds a communicator. Does
-  /// not wait for what NCCL does beyond the call.
-  /// @throws Error if all were aborted
+  /// Runs `call` on the handle. If it then holds a communicator, abort() aborts that too. Returns when the call returns, though NCCL
+  /// may still be working on it.
+  /// @throws Error if all communicators were aborted before
   Result call(const std::shared_ptr<Handle>& handle,
               const std::function<Result(std::unique_ptr<LibraryCommunicator>&)>& call);
   /// In progress while NCCL is at the last call. Later what happened since, a failure if any.

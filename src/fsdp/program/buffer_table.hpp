@@ -73,7 +73,7 @@ class BufferTable {
   void add_snapshots();
   BufferId add(const Buffer& buffer);
   BufferId persistent(Buffer buffer);
-  /// `known`, or, where that is none, what `make` makes, which it then is.
+  /// Returns `known`; if it is none, first sets it to make().
   template <class Make>
   BufferId once(BufferId& known, const Make& make);
   BufferId partial_sum(std::vector<BufferId>& known, int sum, Buffer buffer);
