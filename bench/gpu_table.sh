@@ -125,13 +125,6 @@ for length in "${lengths[@]}"; do
         run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
         ((length == 4096)) || run --seq-len "$length" --layers "$layers" --gradient bfloat16 --product fp8 "${short[@]}"
     done
-    # What a run chooses by itself against what it chose before, in turns: each has its best of two.
-    if ((length == longest || length == 2048)); then
-        for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
-            # shellcheck disable=SC2086
-            run --seq-len "$length" --layers 18 --gradient bfloat16 $choice "${short[@]}"
-        done
-    fi
 done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"
 ! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape
@@ -141,6 +134,14 @@ run --seq-len "$longest" --graph 0 "${short[@]}"
 run --seq-len "$longest" --state float32 "${short[@]}"
 run --seq-len "$longest" --attention native "${short[@]}"
 run --seq-len "$longest" --documents 4 "${short[@]}"
+# What a run chooses by itself against what it chose before, in turns: each has its best of two.
+for length in "${lengths[@]}"; do
+    $of_8b && ((length == longest || length == 2048)) || continue
+    for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
+        # shellcheck disable=SC2086
+        run --seq-len "$length" --layers 18 --gradient bfloat16 $choice "${short[@]}"
+    done
+done
 
 # ---- the tables and how they came about ----
 
