@@ -136,7 +136,8 @@ run --seq-len "$longest" --attention native "${short[@]}"
 run --seq-len "$longest" --documents 4 "${short[@]}"
 # What a run chooses by itself against what it chose before, in turns: each has its best of two.
 for length in "${lengths[@]}"; do
-    $of_8b && ((length == longest || length == 2048)) || continue
+    $of_8b || continue
+    ((length == longest || length == 2048)) || continue
     for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
         # shellcheck disable=SC2086
         run --seq-len "$length" --layers 18 --gradient bfloat16 $choice "${short[@]}"
