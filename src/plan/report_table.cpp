@@ -312,9 +312,9 @@ std::string describe_choices(const PlanReport& r) {
         "deterministic attention may use up to {} of workspace (run.attention_workspace); what it uses is in \"other\" below\n",
         format_bytes(r.attention_workspace));
   }
-  if (r.logits_workspace > device::kLogitsBytes) {
+  if (r.logits_workspace != 0 && r.logits_workspace != device::kLogitsBytes) {
     text += fmt::format(
-        "logits of a whole micro-batch at a time: {} (run.logits_workspace), in \"other\" below\n",
+        "the loss may use up to {} for logits (run.logits_workspace); what it uses is in \"other\" below\n",
         format_bytes(r.logits_workspace));
   }
   return text;
