@@ -144,7 +144,7 @@ std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int
 }
 
 std::string state_of(const WatchedRank& rank) {
-  if (rank.gone) return "its process has exited";
+  if (rank.exited) return "its process has exited";
   if (rank.state == 'T' || rank.state == 't') return "its process is stopped (SIGSTOP or a debugger)";
   if (rank.state == 'D') return "its process waits for a disk or a file system";
   return "";
@@ -168,8 +168,8 @@ std::string line_of(std::span<const WatchedRank> ranks, int number) {
 /// Its second thread, which waits for no other rank, has not moved for too long.
 bool side_work_hangs(const WatchedRank& rank, const Limits& limits) {
   const auto& beat = rank.heartbeat;
-  return !beat.beside.view().empty() && !beat.beside_waits &&
-         rank.beside_still_seconds > limits.phase_seconds;
+  return !beat.side_work.view().empty() && !beat.side_work_waits &&
+         rank.side_work_stalled_seconds > limits.phase_seconds;
 }
 
 double longest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds) {
@@ -197,24 +197,24 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
   const std::string who = with_hosts(ranks, blamed);
   const bool many = blamed.size() > 1;
   switch (trouble) {
-    case Trouble::gone:
+    case Trouble::exited:
       return fmt::format("{} exited without reporting an error", who);
-    case Trouble::silent:
+    case Trouble::unresponsive:
       return fmt::format("{} sent no heartbeat for {:.1f} s", who,
                          longest(ranks, &WatchedRank::silent_seconds));
     case Trouble::side_work:
       return fmt::format(
           "{} {} stuck while {}: no progress for {:.1f} s", who, many ? "are" : "is",
-          blamed.empty() ? "" : ranks[static_cast<std::size_t>(blamed[0])].heartbeat.beside.view(),
-          longest(ranks, &WatchedRank::beside_still_seconds));
-    case Trouble::diverged:
+          blamed.empty() ? "" : ranks[static_cast<std::size_t>(blamed[0])].heartbeat.side_work.view(),
+          longest(ranks, &WatchedRank::side_work_stalled_seconds));
+    case Trouble::desynchronized:
       return fmt::format(
-          "the ranks are desynchronised {} operation #{}{}", difference->exact ? "at" : "before",
+          "the ranks are desynchronized {} operation #{}{}", difference->exact ? "at" : "before",
           difference->sequence,
           blamed.empty() ? "" : fmt::format(": {} {} from the others", who, many ? "differ" : "differs"));
     default:
       return fmt::format(
-          "no progress for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
+          "no progress for {:.1f} s{}", shortest(ranks, &WatchedRank::stalled_seconds),
           blamed.empty() ? no_one_behind(ranks) : fmt::format("; {} {} behind", who, many ? "are" : "is"));
   }
 }
@@ -244,7 +244,7 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
 }
 
 /// Whether there is an operation that all ranks have reported, and that is not the same on all: then the different ranks are known.
-bool have_diverged(const Overview& of_all) {
+bool are_desynchronized(const Overview& of_all) {
   return std::any_of(of_all.marks.begin(), of_all.marks.end(),
                      [](const CommonMark& mark) { return mark.parts.size() > 1; });
 }
@@ -268,15 +268,15 @@ std::string describe(const Heartbeat& beat) {
 Trouble judge(const Overview& of_all, const Limits& limits) {
   double silent = 0;
   for (const auto& absence : of_all.absent) {
-    if (absence.gone && !absence.left) return Trouble::gone;
+    if (absence.exited && !absence.left) return Trouble::exited;
     silent = std::max(silent, absence.silent_seconds);
   }
-  const bool still = of_all.still_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
+  const bool still = of_all.stalled_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
   // A silent rank moved last before its last heartbeat, so a standstill shows before its silence is as long.
-  if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
-  if (of_all.side_seconds > limits.phase_seconds) return Trouble::side_work;
-  if (still) return Trouble::still;
-  return have_diverged(of_all) ? Trouble::diverged : Trouble::none;
+  if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::unresponsive;
+  if (of_all.side_work_stalled_seconds > limits.phase_seconds) return Trouble::side_work;
+  if (still) return Trouble::stalled;
+  return are_desynchronized(of_all) ? Trouble::desynchronized : Trouble::none;
 }
 
 Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
@@ -284,8 +284,8 @@ Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto& rank = ranks[r];
     const int number = static_cast<int>(r);
-    auto overview = overview_of(rank.heartbeat, rank.still_seconds, rank.beside_still_seconds);
-    overview.absent.push_back({number, rank.gone, rank.left, rank.silent_seconds});
+    auto overview = overview_of(rank.heartbeat, rank.stalled_seconds, rank.side_work_stalled_seconds);
+    overview.absent.push_back({number, rank.exited, rank.left, rank.silent_seconds});
     parts.push_back({std::move(overview), [number] { return std::vector<int>{number}; }});
   }
   return judge(combine(parts), limits);
@@ -295,18 +295,18 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
                     const std::string& folder) {
   const auto difference = find_difference(ranks);
   // Ranks that issued different operations wait for each other: that is the cause, and the standstill follows from it.
-  if (trouble == Trouble::still && difference) trouble = Trouble::diverged;
-  if (trouble == Trouble::diverged && !difference) trouble = Trouble::still;
+  if (trouble == Trouble::stalled && difference) trouble = Trouble::desynchronized;
+  if (trouble == Trouble::desynchronized && !difference) trouble = Trouble::stalled;
   std::vector<int> blamed;
-  if (trouble == Trouble::gone) {
-    blamed = ranks_that(ranks, [](const auto& rank) { return rank.gone && !rank.left; });
-  } else if (trouble == Trouble::silent) {
+  if (trouble == Trouble::exited) {
+    blamed = ranks_that(ranks, [](const auto& rank) { return rank.exited && !rank.left; });
+  } else if (trouble == Trouble::unresponsive) {
     blamed = ranks_that(ranks, [&](const auto& rank) {
-      return rank.gone || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
+      return rank.exited || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
     });
   } else if (trouble == Trouble::side_work) {
     blamed = ranks_that(ranks, [&](const auto& rank) { return side_work_hangs(rank, limits); });
-  } else if (trouble == Trouble::diverged) {
+  } else if (trouble == Trouble::desynchronized) {
     blamed = minority(*difference);
   } else {
     blamed = ranks_behind(ranks);
@@ -316,7 +316,7 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   }
 
   std::string text = headline(ranks, trouble, blamed, difference);
-  if (trouble == Trouble::diverged) {
+  if (trouble == Trouble::desynchronized) {
     for (const auto& [hash, some] : difference->ranks_of) {
       text += fmt::format("\n  {}: {}", comm::format_ranks(some),
                           operation_at(ranks[static_cast<std::size_t>(some[0])], difference->sequence));

@@ -17,14 +17,14 @@ namespace llampi::health {
 /// What is known of a rank.
 struct WatchedRank {
   std::string host;
-  Heartbeat heartbeat;        ///< the last
-  double silent_seconds = 0;  ///< since it came
-  double still_seconds = 0;   ///< since one came that differed in `movement`
-  double beside_still_seconds =
-      0;              ///< since its second thread moved, had nothing to do, or waited for other ranks
-  bool gone = false;  ///< its process has ended
-  bool left = false;  ///< it ended its training after an error
-  char state = 0;     ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
+  Heartbeat heartbeat;         ///< the last
+  double silent_seconds = 0;   ///< since it came
+  double stalled_seconds = 0;  ///< since one came that differed in `movement`
+  double side_work_stalled_seconds =
+      0;                ///< since its second thread moved, had nothing to do, or waited for other ranks
+  bool exited = false;  ///< its process has ended
+  bool left = false;    ///< it ended its training after an error
+  char state = 0;       ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
   std::shared_ptr<const FlightReport>
       report;  ///< kilobytes, which a rank that has not reported does not take
   decltype(Heartbeat::marks) marks_at_alarm{};  ///< what it had told of when trouble was found
@@ -32,11 +32,11 @@ struct WatchedRank {
 
 enum class Trouble : std::uint8_t {
   none,
-  gone,       ///< a process has ended
-  silent,     ///< a rank says nothing any more
-  side_work,  ///< the second thread of a rank hangs, whatever training does
-  still,      ///< nothing moves, anywhere
-  diverged,   ///< ranks do different things
+  exited,          ///< a process has ended
+  unresponsive,    ///< no heartbeat comes from a rank any more
+  side_work,       ///< the second thread of a rank hangs, whatever training does
+  stalled,         ///< no rank makes progress
+  desynchronized,  ///< ranks do different things
 };
 
 struct Limits {
@@ -44,7 +44,7 @@ struct Limits {
   double phase_seconds = 0;  ///< without movement while a rank is in a phase, or of a second thread
 };
 
-/// The first that applies, of a job with at least one rank. A job is still when no rank moves: one that waits
+/// The first that applies, of a job with at least one rank. A job is stalled when no rank moves: one that waits
 /// for a rank that reads weights, say, is not.
 Trouble judge(const Overview& of_all, const Limits& limits);
 Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits);

@@ -29,7 +29,7 @@ HeardOperation operation_of(const FlightEntry& entry, const std::vector<std::str
 }  // namespace
 
 Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits,
-                       const SideWork::Position& beside) {
+                       const SideWork::Position& side_work) {
   const FlightPosition position = record.position();
   const auto names = record.names();
   Heartbeat heartbeat;
@@ -43,10 +43,10 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int pe
   heartbeat.seconds = steady_seconds() - position.since;
   heartbeat.at = operation_of(position.at, names);
   heartbeat.marks = position.marks;
-  heartbeat.beside_movement = beside.movement;
-  if (beside.what != nullptr) {
-    heartbeat.beside = FixedText<44>(beside.what);
-    heartbeat.beside_waits = beside.waits;
+  heartbeat.side_work_movement = side_work.movement;
+  if (side_work.what != nullptr) {
+    heartbeat.side_work = FixedText<44>(side_work.what);
+    heartbeat.side_work_waits = side_work.waits;
   }
   if (position.phase != nullptr) {
     heartbeat.phase = FixedText<44>(position.phase);

@@ -46,9 +46,9 @@ struct Heartbeat {
   double seconds = 0;   ///< for how long it has been at it
   HeardOperation at;
   decltype(FlightPosition::marks) marks;
-  FixedText<44> beside;  ///< what its second thread does; empty: nothing
-  std::uint64_t beside_movement = 0;
-  bool beside_waits = false;  ///< for other ranks
+  FixedText<44> side_work;  ///< what its second thread does; empty: nothing
+  std::uint64_t side_work_movement = 0;
+  bool side_work_waits = false;  ///< for other ranks
 };
 
 /// What a rank answers when the job is about to end.
@@ -67,7 +67,7 @@ struct FlightReport {
 /// @param waits for other ranks, by its World: in a phase, in which the record does not know it
 /// @param beside what its second thread does
 Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false,
-                       const SideWork::Position& beside = {});
+                       const SideWork::Position& side_work = {});
 /// @param heartbeat of the same rank, now
 FlightReport report_of(const FlightRecord& record, const Heartbeat& heartbeat);
 

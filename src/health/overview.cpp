@@ -37,10 +37,11 @@ CommonMark combine_marks(std::span<const OverviewPart> parts, std::uint64_t sequ
 
 }  // namespace
 
-Overview overview_of(const Heartbeat& heartbeat, double still_seconds, double side_seconds) {
+Overview overview_of(const Heartbeat& heartbeat, double stalled_seconds, double side_work_stalled_seconds) {
   Overview overview;
-  overview.still_seconds = still_seconds;
-  overview.side_seconds = heartbeat.beside.view().empty() || heartbeat.beside_waits ? 0 : side_seconds;
+  overview.stalled_seconds = stalled_seconds;
+  overview.side_work_stalled_seconds =
+      heartbeat.side_work.view().empty() || heartbeat.side_work_waits ? 0 : side_work_stalled_seconds;
   overview.phase = !heartbeat.phase.view().empty();
   for (const auto& mark : heartbeat.marks) {
     if (mark.sequence > 0 && mark_at(overview, mark.sequence) == nullptr)
@@ -50,8 +51,8 @@ Overview overview_of(const Heartbeat& heartbeat, double still_seconds, double si
 }
 
 Overview aged(Overview overview, double seconds) {
-  overview.still_seconds += seconds;
-  if (overview.side_seconds > 0) overview.side_seconds += seconds;
+  overview.stalled_seconds += seconds;
+  if (overview.side_work_stalled_seconds > 0) overview.side_work_stalled_seconds += seconds;
   for (auto& absence : overview.absent) absence.silent_seconds += seconds;
   return overview;
 }
@@ -59,8 +60,8 @@ Overview aged(Overview overview, double seconds) {
 Overview combine(std::span<const OverviewPart> parts) {
   Overview all;
   for (const auto& [one, ranks] : parts) {
-    all.still_seconds = std::min(all.still_seconds, one.still_seconds);
-    all.side_seconds = std::max(all.side_seconds, one.side_seconds);
+    all.stalled_seconds = std::min(all.stalled_seconds, one.stalled_seconds);
+    all.side_work_stalled_seconds = std::max(all.side_work_stalled_seconds, one.side_work_stalled_seconds);
     all.phase = all.phase || one.phase;
     all.absent.insert(all.absent.end(), one.absent.begin(), one.absent.end());
     all.unlinked.insert(all.unlinked.end(), one.unlinked.begin(), one.unlinked.end());

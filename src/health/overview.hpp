@@ -17,8 +17,8 @@ namespace llampi::health {
 /// A rank of which nothing has been heard for a while, whose process has ended, or that ended its training.
 struct Absence {
   std::int32_t rank = 0;
-  bool gone = false;  ///< its process has ended
-  bool left = false;  ///< it ended its training after an error
+  bool exited = false;  ///< its process has ended
+  bool left = false;    ///< it ended its training after an error
   double silent_seconds = 0;
 };
 
@@ -35,20 +35,22 @@ struct CommonMark {
 };
 
 struct Overview {
-  double still_seconds = std::numeric_limits<double>::infinity();  ///< since any of the ranks moved
-  double side_seconds = 0;  ///< the longest that a second thread stands still that should not
-  bool phase = false;       ///< some rank is in a phase
+  double stalled_seconds = std::numeric_limits<double>::infinity();  ///< since any of the ranks moved
+  double side_work_stalled_seconds = 0;  ///< the longest that a second thread stands still that should not
+  bool phase = false;                    ///< some rank is in a phase
   std::vector<CommonMark> marks;
   std::vector<Absence> absent;
   std::vector<std::int32_t> unlinked;  ///< to which a connection is missing that would show their exit
 
-  auto members() { return std::tie(still_seconds, side_seconds, phase, marks, absent, unlinked); }
+  auto members() {
+    return std::tie(stalled_seconds, side_work_stalled_seconds, phase, marks, absent, unlinked);
+  }
 };
 
 /// The overview of a single rank.
 /// @param still_seconds since the rank moved
 /// @param side_seconds since its second thread moved, had nothing to do, or waited for other ranks
-Overview overview_of(const Heartbeat& heartbeat, double still_seconds, double side_seconds);
+Overview overview_of(const Heartbeat& heartbeat, double stalled_seconds, double side_work_stalled_seconds);
 
 /// The same overview, `seconds` later, if nothing has happened since.
 Overview aged(Overview overview, double seconds);

@@ -59,7 +59,7 @@ std::string Relay::host_of(int rank) const {
 /// False if the message was dropped, because the rank has not read earlier ones yet. A failure to send is ignored: if the rank is
 /// lost, its missing heartbeats show it. Nothing is sent to a process that has ended: MPI could hang or abort the job.
 bool Relay::tell(int rank, const std::string& text) {
-  if (!channel_ || gone_.contains(rank)) return true;
+  if (!channel_ || exited_.contains(rank)) return true;
   try {
     return channel_->send(rank, text);
   } catch (const Error&) {
@@ -127,7 +127,7 @@ void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
     sender.below = true;
     sender.overview = beat.overview;
     for (const auto& absence : beat.overview.absent) {
-      if (absence.gone) set_gone(absence.rank);
+      if (absence.exited) set_exited(absence.rank);
       if (absence.left) note_left({absence.rank});
     }
   } else {
@@ -136,7 +136,7 @@ void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
   }
 }
 
-void Relay::set_gone(int rank) { has_news_ = gone_.insert(rank).second || has_news_; }
+void Relay::set_exited(int rank) { has_news_ = exited_.insert(rank).second || has_news_; }
 
 void Relay::note_left(const std::vector<std::int32_t>& ranks) {
   for (const int rank : ranks) has_news_ = left_.insert(rank).second || has_news_;
@@ -149,7 +149,7 @@ bool Relay::is_silent(int rank, double now) const {
 
 /// Ranks that were reported lost, and neighbours in the tree whose heartbeats are overdue.
 std::set<int> Relay::lost(double now) const {
-  std::set<int> ranks = gone_;
+  std::set<int> ranks = exited_;
   ranks.insert(left_.begin(), left_.end());
   for (const int charge : charges_) {
     if (is_silent(charge, now)) {
@@ -232,8 +232,9 @@ Overview Relay::overview(double now) const {
     return found == contacts_.end() ? 0 : std::max(0.0, now - found->second.heard);
   };
   std::vector<OverviewPart> parts;
-  parts.push_back({aged(overview_of(own_.heartbeat, own_.still_seconds, own_.side_seconds), now - spoke_),
-                   [this] { return std::vector<int>{rank_}; }});
+  parts.push_back(
+      {aged(overview_of(own_.heartbeat, own_.stalled_seconds, own_.side_work_stalled_seconds), now - spoke_),
+       [this] { return std::vector<int>{rank_}; }});
   std::map<int, double> absent;
   for (const int rank : below()) {
     const auto found = contacts_.find(rank);
@@ -250,11 +251,11 @@ Overview Relay::overview(double now) const {
   for (const auto& absence : all.absent) {
     if (!contacts_.contains(absence.rank)) absent.try_emplace(absence.rank, absence.silent_seconds);
   }
-  for (const int rank : gone_) absent.try_emplace(rank, silence(rank));
+  for (const int rank : exited_) absent.try_emplace(rank, silence(rank));
   for (const int rank : left_) absent.try_emplace(rank, silence(rank));
   all.absent.clear();
   for (const auto& [rank, seconds] : absent)
-    all.absent.push_back({rank, gone_.contains(rank), left_.contains(rank), seconds});
+    all.absent.push_back({rank, exited_.contains(rank), left_.contains(rank), seconds});
   all.unlinked.insert(all.unlinked.end(), unlinked_.begin(), unlinked_.end());
   return all;
 }
@@ -267,7 +268,8 @@ void Relay::forget(double pause, double now) {
 }
 
 void Relay::ask(const std::string& reason, bool haste, double now) {
-  asks_ = last_question_ = {rank_, last_question_.number + 1, haste, reason, {gone_.begin(), gone_.end()}};
+  asks_ =
+      last_question_ = {rank_, last_question_.number + 1, haste, reason, {exited_.begin(), exited_.end()}};
   told_.clear();
   const std::string text = static_cast<char>(Kind::ask) + comm::packed(*asks_);
   for (const int rank : below()) tell(rank, text);
@@ -288,7 +290,7 @@ void Relay::take_question(int from, const std::string& text, double now) {
   if (is_known || question.monitor == rank_) return;
   asked_by_ = from;
   unanswered_ = last_question_ = question;
-  for (const int rank : question.gone) set_gone(rank);
+  for (const int rank : question.exited) set_exited(rank);
   answers_.clear();
   for (const int rank : below()) {
     if (rank != from) tell(rank, text);
@@ -328,8 +330,8 @@ std::map<int, Account> Relay::accounts(double now) const {
     auto& account = result[rank] = told.account;
     const double since = std::max(0.0, now - told.at);
     account.silent_seconds += since;
-    account.standing.still_seconds += since;
-    account.standing.side_seconds += since;
+    account.standing.stalled_seconds += since;
+    account.standing.side_work_stalled_seconds += since;
   }
   return result;
 }
@@ -345,8 +347,8 @@ void Relay::tell_of_leaving() {
 void Relay::say_goodbye(bool after_error, double seconds) {
   if (!channel_) return;
   if (after_error) left_.insert(rank_);
-  finished_.insert(gone_.begin(), gone_.end());
-  std::set<int> told = gone_;
+  finished_.insert(exited_.begin(), exited_.end());
+  std::set<int> told = exited_;
   const auto say_to = [&](int peer) {
     const std::string text = after_error
                                  ? static_cast<char>(Kind::left) +

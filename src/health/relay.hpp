@@ -23,8 +23,9 @@ namespace llampi::health {
 /// What a rank knows of itself.
 struct Standing {
   Heartbeat heartbeat;
-  double still_seconds = 0;  ///< since it moved
-  double side_seconds = 0;   ///< since its second thread moved, had nothing to do, or waited for other ranks
+  double stalled_seconds = 0;  ///< since it moved
+  double side_work_stalled_seconds =
+      0;  ///< since its second thread moved, had nothing to do, or waited for other ranks
 };
 
 /// What a monitor learns of one rank that it asks about, from the rank itself or, without a report, from the one above it.
@@ -43,9 +44,9 @@ struct Question {
   std::int32_t monitor = 0, number = 0;
   bool haste = false;
   std::string reason;
-  std::vector<std::int32_t> gone;  ///< ranks whose processes have ended
+  std::vector<std::int32_t> exited;  ///< ranks whose processes have ended
 
-  auto members() { return std::tie(monitor, number, haste, reason, gone); }
+  auto members() { return std::tie(monitor, number, haste, reason, exited); }
 };
 
 /// Not to be used by two threads at once.
@@ -76,12 +77,12 @@ class Relay {
   /// Of a rank on this node, a monitor, or one that was heard of; else empty.
   std::string host_of(int rank) const;
   /// The process of this rank has ended.
-  void set_gone(int rank);
+  void set_exited(int rank);
   /// That this process was suspended: nobody was silent in that time.
   void forget(double pause, double now);
 
   // ---- what it has heard ----
-  const std::set<int>& gone() const { return gone_; }
+  const std::set<int>& exited() const { return exited_; }
   /// That ended their training after an error.
   const std::set<int>& left() const { return left_; }
   /// Of this rank, and all of which those below it have told.
@@ -168,7 +169,7 @@ class Relay {
   std::size_t spoken_to_;  ///< of superiors_, the first so many
   std::map<int, Contact> contacts_;
   std::array<double, 2> monitor_heard_{};
-  std::set<int> gone_, left_;
+  std::set<int> exited_, left_;
   bool has_news_ = false;
   Standing own_;
   std::vector<int> unlinked_;

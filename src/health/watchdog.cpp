@@ -122,8 +122,8 @@ class Watchdog::Thread {
   std::unique_ptr<ProcessLinks> links_;
   Log log_;
 
-  Heartbeat last_;                       ///< of this rank
-  double moved_ = 0, beside_moved_ = 0;  ///< this rank, and its second thread
+  Heartbeat last_;                          ///< of this rank
+  double moved_ = 0, side_work_moved_ = 0;  ///< this rank, and its second thread
   double started_ = 0, last_look_ = 0, last_spoke_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   Overview found_in_;                ///< in which
@@ -159,7 +159,7 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
   if (!relay_.can_speak() && ranks_ > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
-  moved_ = beside_moved_ = steady_seconds();
+  moved_ = side_work_moved_ = steady_seconds();
   link_processes();
   last_look_ = started_ = steady_seconds();
   last_spoke_ = started_ - interval_ +
@@ -240,7 +240,7 @@ double Watchdog::Thread::look() {
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
     relay_.forget(pause, now);
-    moved_ = std::min(moved_ + pause, now), beside_moved_ = std::min(beside_moved_ + pause, now);
+    moved_ = std::min(moved_ + pause, now), side_work_moved_ = std::min(side_work_moved_ + pause, now);
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
@@ -254,10 +254,10 @@ double Watchdog::Thread::look() {
 /// Of the neighbour, then the one after it: whoever is left in the end knows of all. And of those on other machines.
 void Watchdog::Thread::look_at_processes() {
   while (neighbour_ != nullptr && process_state(neighbour_->pid) == 0) {
-    relay_.set_gone(neighbour_->rank);
+    relay_.set_exited(neighbour_->rank);
     neighbour_ = neighbour_after(node_, rank_, neighbour_->rank);
   }
-  for (const int rank : links_->look()) relay_.set_gone(rank);
+  for (const int rank : links_->look()) relay_.set_exited(rank);
   if (auto port = relay_.take_port()) links_->connect(comm::unpacked<ListeningPort>(*port));
 }
 
@@ -267,14 +267,14 @@ void Watchdog::Thread::speak(double now) {
 }
 
 Standing Watchdog::Thread::own_standing(double now) {
-  const auto beside = options_.beside ? options_.beside->position() : SideWork::Position{};
-  const auto heartbeat = heartbeat_of(record_, io_bytes(), relay_.peers(), world_.waits(), beside);
+  const auto side_work = options_.side_work ? options_.side_work->position() : SideWork::Position{};
+  const auto heartbeat = heartbeat_of(record_, io_bytes(), relay_.peers(), world_.waits(), side_work);
   if (heartbeat.movement != last_.movement) moved_ = now;
-  if (heartbeat.beside_movement != last_.beside_movement || heartbeat.beside.view().empty() ||
-      heartbeat.beside_waits)
-    beside_moved_ = now;
+  if (heartbeat.side_work_movement != last_.side_work_movement || heartbeat.side_work.view().empty() ||
+      heartbeat.side_work_waits)
+    side_work_moved_ = now;
   last_ = heartbeat;
-  return {heartbeat, std::max(0.0, now - moved_), std::max(0.0, now - beside_moved_)};
+  return {heartbeat, std::max(0.0, now - moved_), std::max(0.0, now - side_work_moved_)};
 }
 
 /// A thousand ranks that write their records at once would hold up each other.
@@ -292,14 +292,14 @@ void Watchdog::Thread::answer_if_due(double now) {
 
 /// The one that is to be heard: rank 0, or the deputy in its place.
 bool Watchdog::Thread::judges(double now) const {
-  const bool root_is_lost = relay_.gone().contains(0) || relay_.silent_seconds(0, now) > limits_.seconds;
+  const bool root_is_lost = relay_.exited().contains(0) || relay_.silent_seconds(0, now) > limits_.seconds;
   return rank_ == 0 || (rank_ == monitors_.back() && root_is_lost);
 }
 
 /// Each level of the tree but one tells of what has moved up to an interval later.
 Overview Watchdog::Thread::overview(double now) const {
   Overview of_all = relay_.overview(now);
-  of_all.still_seconds -= std::max(0, relay_.tree().depth() - 1) * interval_;
+  of_all.stalled_seconds -= std::max(0, relay_.tree().depth() - 1) * interval_;
   return of_all;
 }
 
@@ -308,7 +308,7 @@ void Watchdog::Thread::judge_the_others(double now) {
     const auto ranks = view(now);
     const bool answered =
         std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) {  // whoever can be expected to
-          return rank.report || rank.gone || rank.left || rank.silent_seconds > limits_.seconds;
+          return rank.report || rank.exited || rank.left || rank.silent_seconds > limits_.seconds;
         });
     if (!answered && now <= alarm_ends_) return;
     if (!has_passed(ranks)) end_job(summary(ranks, trouble_, limits_, folder()));
@@ -318,7 +318,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   }
   if (now < quiet_until_) return;  // its end, and mpirun's, of one rank after another are no news
   if (judges(now)) {
-    if (now - last_judgement_ < interval_ && relay_.gone().empty()) return;
+    if (now - last_judgement_ < interval_ && relay_.exited().empty()) return;
     last_judgement_ = now;
     const Overview of_all = overview(now);
     warn_of_missing_links(of_all, now);
@@ -329,7 +329,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   // one of them has ended with it, little is waited for the other.
   const bool spoken_for = now - asked_at_ < kSpokenForSeconds;
   const auto ended = [&](int monitor) {  // without having told why
-    return relay_.gone().contains(monitor) && !relay_.left().contains(monitor);
+    return relay_.exited().contains(monitor) && !relay_.left().contains(monitor);
   };
   const bool ends = spoken_for && std::any_of(monitors_.begin(), monitors_.end(), ended);
   const double patience = ends ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
@@ -346,14 +346,14 @@ void Watchdog::Thread::judge_the_others(double now) {
     auto& seen = ranks[static_cast<std::size_t>(monitor)];
     seen.silent_seconds = std::max(seen.silent_seconds, relay_.silent_seconds(monitor, now));
   }
-  end_job(summary(ranks, Trouble::silent, limits_, folder()));
+  end_job(summary(ranks, Trouble::unresponsive, limits_, folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
   Overview own;
   own.unlinked = {links_->missing().begin(), links_->missing().end()};
   warn_of_missing_links(own, now);
-  for (const int rank : relay_.gone()) {
+  for (const int rank : relay_.exited()) {
     const auto report = own_report("a rank exited", own_standing(now));
     const std::string host = relay_.host_of(rank);
     end_job(fmt::format("rank {}{}{} exited; {}", rank, host.empty() ? "" : " on ", host,
@@ -381,14 +381,14 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
   if (trouble == Trouble::none) return;
   trouble_ = trouble;
   found_in_ = of_all;
-  const bool haste = trouble == Trouble::gone;
+  const bool haste = trouble == Trouble::exited;
   alarm_ends_ = now + (haste ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, haste) +
                 kPassingOnSeconds * relay_.tree().depth();
-  const char* const reason = trouble == Trouble::gone        ? "a rank exited"
-                             : trouble == Trouble::silent    ? "a rank is unresponsive"
-                             : trouble == Trouble::diverged  ? "ranks are desynchronised"
-                             : trouble == Trouble::side_work ? "background work hangs"
-                                                             : "no progress";
+  const char* const reason = trouble == Trouble::exited           ? "a rank exited"
+                             : trouble == Trouble::unresponsive   ? "a rank is unresponsive"
+                             : trouble == Trouble::desynchronized ? "ranks are desynchronized"
+                             : trouble == Trouble::side_work      ? "background work hangs"
+                                                                  : "no progress";
   relay_.ask(reason, haste, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report(reason, own), now);
@@ -397,7 +397,7 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
 /// What is known of all ranks, while they are asked.
 std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
   WatchedRank unknown;
-  unknown.still_seconds = std::numeric_limits<double>::infinity();
+  unknown.stalled_seconds = std::numeric_limits<double>::infinity();
   std::vector<WatchedRank> ranks(static_cast<std::size_t>(ranks_), unknown);
   const auto at = [&](int rank) -> WatchedRank& { return ranks[static_cast<std::size_t>(rank)]; };
   for (int rank = 0; rank < ranks_; ++rank) at(rank).host = relay_.host_of(rank);
@@ -406,13 +406,13 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
     if (!account.host.empty()) rank.host = account.host;
     rank.heartbeat = account.standing.heartbeat;
     rank.silent_seconds = account.silent_seconds;
-    rank.still_seconds = account.standing.still_seconds;
-    rank.beside_still_seconds = account.standing.side_seconds;
+    rank.stalled_seconds = account.standing.stalled_seconds;
+    rank.side_work_stalled_seconds = account.standing.side_work_stalled_seconds;
     if (account.report.empty()) continue;
     rank.report = std::make_shared<FlightReport>(account.report.front());
     if (rank.report->neighbour >= 0) at(rank.report->neighbour).state = rank.report->neighbour_state;
   }
-  for (const int rank : relay_.gone()) at(rank).gone = true;
+  for (const int rank : relay_.exited()) at(rank).exited = true;
   for (const int rank : relay_.left()) at(rank).left = true;
   // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
   std::map<int, std::size_t> marks;
@@ -430,9 +430,9 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 /// One was late: now nobody is silent, or the disk for which a second thread waited does its work again, or whoever has ended
 /// had said why.
 bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
-  if (trouble_ == Trouble::silent)
+  if (trouble_ == Trouble::unresponsive)
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.report != nullptr; });
-  const bool may_pass = trouble_ == Trouble::side_work || trouble_ == Trouble::gone;
+  const bool may_pass = trouble_ == Trouble::side_work || trouble_ == Trouble::exited;
   return may_pass && judge(ranks, limits_) != trouble_;
 }
 

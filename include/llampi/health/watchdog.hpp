@@ -31,7 +31,7 @@ struct WatchdogOptions {
   double seconds = 600;
   std::filesystem::path run_dir;  ///< for the records
   /// What a second thread does, which may be without movement for as long as a rank in a phase. May be null.
-  std::shared_ptr<const SideWork> beside;
+  std::shared_ptr<const SideWork> side_work;
   /// Told why the job ends: several lines, on the one rank that found it out, from a thread. May be empty.
   std::function<void(const std::string& summary)> complain;
   double least_phase_seconds = 600;  ///< in a phase at least so long

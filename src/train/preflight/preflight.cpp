@@ -163,7 +163,7 @@ PreflightResult Preflight::run() {
   if (config_.run.watchdog_seconds > 0) {
     const health::WatchdogOptions options{.seconds = config_.run.watchdog_seconds,
                                           .run_dir = folder_path_,
-                                          .beside = nullptr,
+                                          .side_work = nullptr,
                                           .complain = options_.complain};
     watchdog = std::make_unique<health::Watchdog>(world_, record_, options, log_);
   }

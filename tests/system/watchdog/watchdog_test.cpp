@@ -146,14 +146,14 @@ TEST_F(Watchdogs, SayWhichRankDoesSomethingElse) {
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(
       ending.complaints()[0],
-      ContainsRegex("watchdog: the ranks are desynchronised before operation #[0-9]+: rank 1 on .+ differs "
+      ContainsRegex("watchdog: the ranks are desynchronized before operation #[0-9]+: rank 1 on .+ differs "
                     "from the others"));
 }
 
 TEST_F(Watchdogs, SayWhatARankLeftOut) {
   const Ending ending = job(3, "2 leave-out 2 100");  // its operation #6 is the others' #7
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(ending.err, ContainsRegex("the ranks are desynchronised at operation #6: rank 2 on "));
+  EXPECT_THAT(ending.err, ContainsRegex("the ranks are desynchronized at operation #6: rank 2 on "));
   EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-1: unshard #6 of model.layers.1"));
   EXPECT_THAT(ending.err, HasSubstr("\n  rank 2: unshard #6 of model.layers.0"));
 }

@@ -50,7 +50,7 @@ void let_think(WatchedRank& rank) {
 }
 
 void hold_all(std::vector<WatchedRank>& ranks, double seconds) {
-  for (auto& rank : ranks) rank.still_seconds = seconds;
+  for (auto& rank : ranks) rank.stalled_seconds = seconds;
 }
 
 /// Four ranks that have not moved for 11 s after as many operations, and do not wait for each other.
@@ -65,13 +65,13 @@ TEST(Diagnosis, IsNoneWhileRanksMove) {
   auto ranks = waiting_ranks(100);
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   hold_all(ranks, 11);
-  ranks[3].still_seconds = 9;  // whom the others wait for
+  ranks[3].stalled_seconds = 9;  // whom the others wait for
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
 void let_save(WatchedRank& rank, double seconds) {
-  rank.heartbeat.beside = FixedText<44>("saving a checkpoint in the background");
-  rank.beside_still_seconds = seconds;
+  rank.heartbeat.side_work = FixedText<44>("saving a checkpoint in the background");
+  rank.side_work_stalled_seconds = seconds;
 }
 
 // All ranks move on; of two whose saves stand still one waits for the other.
@@ -79,7 +79,7 @@ TEST(Diagnosis, NamesTheRankWhoseSaveBesideTrainingHangs) {
   auto ranks = waiting_ranks(100);
   let_save(ranks[1], 601);
   let_save(ranks[2], 601);
-  ranks[2].heartbeat.beside_waits = true;
+  ranks[2].heartbeat.side_work_waits = true;
   ASSERT_EQ(judge(ranks, kLimits), Trouble::side_work);
   EXPECT_THAT(
       summary(ranks, Trouble::side_work, kLimits, "runs/mine/flight"),
@@ -91,7 +91,7 @@ TEST(Diagnosis, NamesTheRankWhoseSaveBesideTrainingHangs) {
   let_save(ranks[1], 599);
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   let_save(ranks[1], 601);
-  ranks[1].heartbeat.beside = {};  // it is done
+  ranks[1].heartbeat.side_work = {};  // it is done
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
@@ -99,8 +99,8 @@ TEST(Diagnosis, NamesTheRankThatDoesNotWait) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
   let_think(ranks[2]);
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
-  const auto text = summary(ranks, Trouble::still, kLimits, "runs/mine/flight");
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::stalled);
+  const auto text = summary(ranks, Trouble::stalled, kLimits, "runs/mine/flight");
   EXPECT_THAT(text, StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
   EXPECT_THAT(text,
               HasSubstr("\n  rank 2 on node1: step 12, micro-batch 3: backward of model.layers.1.mlp, after "
@@ -121,11 +121,11 @@ TEST(Diagnosis, NamesTheRanksWhoseRecordCouldNotBeWritten) {
   };
   fail_to_write(1), fail_to_write(2);
   ranks[3].report.reset();
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
               EndsWith("\n  the record of rank 0 is in f"
                        "\n  the record of ranks 1-2 could not be written to f"));
   fail_to_write(0);
-  const auto none = summary(ranks, Trouble::still, kLimits, "f");
+  const auto none = summary(ranks, Trouble::stalled, kLimits, "f");
   EXPECT_THAT(none, EndsWith("\n  the record of ranks 0-2 could not be written to f"));
   EXPECT_THAT(none, Not(HasSubstr("is in f")));
 }
@@ -142,8 +142,8 @@ TEST(Diagnosis, NamesTheRankForWhichOthersWaitInAPhase) {
     ranks[r].report = report_with_file(record, ranks[r].heartbeat);
   }
   hold_all(ranks, 601);
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
-  const auto text = summary(ranks, Trouble::still, kLimits, "flight");
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::stalled);
+  const auto text = summary(ranks, Trouble::stalled, kLimits, "flight");
   EXPECT_THAT(text, StartsWith("no progress for 601.0 s; rank 1 on node0 is behind\n  rank 1 on node0: "
                                "saves a checkpoint, step 12, for "));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0, 2: saves a checkpoint, step 12: waiting for other ranks\n"));
@@ -170,14 +170,14 @@ TEST(Diagnosis, NamesTheRanksThatWaitForSomethingEarlier) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
   ranks[0] = waiting_ranks(99)[0];
-  ranks[0].still_seconds = 11;
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("rank 0 on node0 is behind"));
+  ranks[0].stalled_seconds = 11;
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"), HasSubstr("rank 0 on node0 is behind"));
 }
 
 TEST(Diagnosis, SaysThatNobodyIsBehind) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
               StartsWith("no progress for 11.0 s, and no rank is behind the others\n  ranks 0-3: step 12"));
 }
 
@@ -187,7 +187,7 @@ TEST(Diagnosis, IsPatientWithAJobInAPhase) {
   ranks[1].heartbeat.phase = FixedText<44>("saves a checkpoint");
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   hold_all(ranks, 601);
-  EXPECT_EQ(judge(ranks, kLimits), Trouble::still);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::stalled);
 }
 
 TEST(Diagnosis, NamesSilentRanksWhateverTheOthersDo) {
@@ -196,8 +196,8 @@ TEST(Diagnosis, NamesSilentRanksWhateverTheOthersDo) {
   ranks[2].silent_seconds = 9.7;  // stopped with it
   ranks[1].report.reset(), ranks[2].report.reset();
   ranks[2].state = 'T';
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::silent);
-  const auto text = summary(ranks, Trouble::silent, kLimits, "f");
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::unresponsive);
+  const auto text = summary(ranks, Trouble::unresponsive, kLimits, "f");
   EXPECT_THAT(text, StartsWith("rank 1 on node0, rank 2 on node1 sent no heartbeat for 10.5 s\n"));
   EXPECT_THAT(text, HasSubstr("last heartbeat 9.7 s ago; its process is stopped"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0, 3: "));
@@ -207,25 +207,25 @@ TEST(Diagnosis, NamesSilentRanksWhateverTheOthersDo) {
 // In a save, say, where all have done the same operations between ranks.
 TEST(Diagnosis, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
   auto ranks = held_ranks(Waiting::no);
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"), HasSubstr("and no rank is behind the others"));
   ranks[2].state = 'D';
-  const auto text = summary(ranks, Trouble::still, kLimits, "f");
+  const auto text = summary(ranks, Trouble::stalled, kLimits, "f");
   EXPECT_THAT(text, StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
   EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
 }
 
 TEST(Diagnosis, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
   const auto ranks = held_ranks(Waiting::device);
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
               HasSubstr("and all wait for their devices: one device may hang"));
 }
 
 TEST(Diagnosis, NamesAProcessThatHasEnded) {
   auto ranks = waiting_ranks(100);
-  ranks[3].gone = true;
+  ranks[3].exited = true;
   ranks[3].report.reset();
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::gone);
-  EXPECT_THAT(summary(ranks, Trouble::gone, kLimits, "f"),
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::exited);
+  EXPECT_THAT(summary(ranks, Trouble::exited, kLimits, "f"),
               StartsWith("rank 3 on node1 exited without reporting an error\n"));
   ranks[3].left = true;  // after an error, which it told itself
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
@@ -233,11 +233,11 @@ TEST(Diagnosis, NamesAProcessThatHasEnded) {
 
 TEST(Diagnosis, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   const auto ranks = waiting_ranks(70, 2, 60);
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged) << "the marks at 64 differ";
-  const auto text = summary(ranks, Trouble::diverged, kLimits, "f");
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::desynchronized) << "the marks at 64 differ";
+  const auto text = summary(ranks, Trouble::desynchronized, kLimits, "f");
   EXPECT_THAT(
       text,
-      StartsWith("the ranks are desynchronised at operation #60: rank 2 on node1 differs from the others"));
+      StartsWith("the ranks are desynchronized at operation #60: rank 2 on node1 differs from the others"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0-1, 3: unshard #60 of model.layers.0 (4.00 KiB)"));
   EXPECT_THAT(text, HasSubstr("\n  rank 2: reduce #60 of model.layers.0 (1.00 MiB)"));
 }
@@ -247,19 +247,19 @@ TEST(Diagnosis, WaitsUntilAllHaveToldOfADifference) {
   ranks[3] = waiting_ranks(50)[3];
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   ranks[3] = waiting_ranks(130)[3];  // past the next mark: that of 64 is still there
-  EXPECT_EQ(judge(ranks, kLimits), Trouble::diverged);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::desynchronized);
 }
 
 TEST(Diagnosis, SaysThatTheFirstDifferenceIsOutOfSight) {
   const auto ranks = waiting_ranks(200, 2, 60);
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged);
-  EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
-              StartsWith("the ranks are desynchronised before operation #128: rank 2 on node1"));
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::desynchronized);
+  EXPECT_THAT(summary(ranks, Trouble::desynchronized, kLimits, "f"),
+              StartsWith("the ranks are desynchronized before operation #128: rank 2 on node1"));
 }
 
 TEST(Diagnosis, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
   const auto then = waiting_ranks(70, 2, 60);
-  ASSERT_EQ(judge(then, kLimits), Trouble::diverged);
+  ASSERT_EQ(judge(then, kLimits), Trouble::desynchronized);
   auto ranks = then;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     // Each was heard last at another time, and its latest marks are none of another's.
@@ -270,29 +270,29 @@ TEST(Diagnosis, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
     report.last = {};
     ranks[r].report = std::make_shared<FlightReport>(report);
   }
-  EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
+  EXPECT_THAT(summary(ranks, Trouble::desynchronized, kLimits, "f"),
               Not(HasSubstr("rank 2 on node1 differs from the others")));
   for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].marks_at_alarm = then[r].heartbeat.marks;
   EXPECT_THAT(
-      summary(ranks, Trouble::diverged, kLimits, "f"),
+      summary(ranks, Trouble::desynchronized, kLimits, "f"),
       StartsWith(
-          "the ranks are desynchronised before operation #64: rank 2 on node1 differs from the others"));
+          "the ranks are desynchronized before operation #64: rank 2 on node1 differs from the others"));
 }
 
 TEST(Diagnosis, AStandstillOfRanksThatDifferIsTheirDifference) {
   auto ranks = waiting_ranks(63, 1, 63);  // before any mark
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   hold_all(ranks, 11);
-  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
-  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
-              StartsWith("the ranks are desynchronised at operation #63: rank 1 on node0"));
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::stalled);
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
+              StartsWith("the ranks are desynchronized at operation #63: rank 1 on node0"));
 }
 
 TEST(Diagnosis, WithoutAMajorityAllAreNamed) {
   auto ranks = waiting_ranks(63, 1, 63);
   ranks.resize(2);
-  const auto text = summary(ranks, Trouble::still, kLimits, "f");
-  EXPECT_THAT(text, StartsWith("the ranks are desynchronised at operation #63\n"));
+  const auto text = summary(ranks, Trouble::stalled, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("the ranks are desynchronized at operation #63\n"));
   EXPECT_THAT(text, HasSubstr("\n  rank 0: unshard #63"));
   EXPECT_THAT(text, HasSubstr("\n  rank 1: reduce #63"));
 }

@@ -25,21 +25,21 @@ OverviewPart part(const Heartbeat& heartbeat, std::vector<int> ranks, double sti
 
 TEST(Overview, TellsTheLeastStillAndTheLongestHeldUp) {
   Heartbeat saving;
-  saving.beside = FixedText<44>("saving a checkpoint in the background");
+  saving.side_work = FixedText<44>("saving a checkpoint in the background");
   Heartbeat waiting = saving;
-  waiting.beside_waits = true;
+  waiting.side_work_waits = true;
   Heartbeat starting;
   starting.phase = FixedText<44>("starts");
   const std::vector<OverviewPart> parts = {part(saving, {0}, 5, 7), part(waiting, {1}, 3, 9),
                                            part({}, {2}, 4, 8)};
   Overview all = combine(parts);
-  EXPECT_EQ(all.still_seconds, 3);
-  EXPECT_EQ(all.side_seconds, 7) << "who waits or saves nothing is not held up";
+  EXPECT_EQ(all.stalled_seconds, 3);
+  EXPECT_EQ(all.side_work_stalled_seconds, 7) << "who waits or saves nothing is not held up";
   EXPECT_FALSE(all.phase);
   all.absent.push_back({3, true, false, 1});
   all = aged(all, 2);
-  EXPECT_EQ(all.still_seconds, 5);
-  EXPECT_EQ(all.side_seconds, 9);
+  EXPECT_EQ(all.stalled_seconds, 5);
+  EXPECT_EQ(all.side_work_stalled_seconds, 9);
   EXPECT_EQ(all.absent.front().silent_seconds, 3);
   EXPECT_TRUE(combine(std::vector{OverviewPart{all, {}}, part(starting, {4})}).phase);
 }

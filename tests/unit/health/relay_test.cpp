@@ -141,7 +141,7 @@ TEST(Relay, CostsARankTheSameHoweverManyThereAre) {
     EXPECT_LE(job.most(&Job::received), kMost);
     EXPECT_THAT(job.relay(0).overview(job.now()).absent, IsEmpty());
     EXPECT_EQ(job.relay(0).overview(job.now()).marks.size(), 12U);
-    EXPECT_LE(job.relay(0).overview(job.now()).still_seconds, job.relay(0).tree().depth());
+    EXPECT_LE(job.relay(0).overview(job.now()).stalled_seconds, job.relay(0).tree().depth());
     EXPECT_LE(job.most(&Job::bytes), kMost * 800);
     if (nodes > 1) {
       EXPECT_LE(job.bytes(5), 1200) << "upwards alone, with what all ranks have done";
@@ -193,14 +193,14 @@ TEST(Relay, TellsAtOnceOfWhoHasEnded) {
   job.run(6);
   const int seen_by = job.size() - 2, ended = job.size() - 1;
   job.stop(ended);
-  job.relay(seen_by).set_gone(ended);
+  job.relay(seen_by).set_exited(ended);
   EXPECT_TRUE(job.relay(seen_by).has_news());
   for (int rank = seen_by; rank > 0; rank = job.relay(rank).tree().parent(rank)) {  // no time passes
     ASSERT_TRUE(job.relay(rank).has_news());
     job.relay(rank).speak(job.standing_of(rank), {}, job.now());
     job.relay(job.relay(rank).tree().parent(rank)).receive(job.now());
   }
-  EXPECT_THAT(job.relay(0).gone(), ElementsAre(ended));
+  EXPECT_THAT(job.relay(0).exited(), ElementsAre(ended));
 }
 
 TEST(Relay, AsksAllThatAreThereAndTellsOfTheOthersWhatWasHeard) {
@@ -208,8 +208,8 @@ TEST(Relay, AsksAllThatAreThereAndTellsOfTheOthersWhatWasHeard) {
   job.run(6);
   const int inner = job.relay(0).tree().children(0).back();
   job.stop(inner), job.stop(inner + 1);
-  job.relay(inner + 2).set_gone(inner);  // its node tells the root, to which it turns
-  job.relay(inner + 2).set_gone(inner + 1);
+  job.relay(inner + 2).set_exited(inner);  // its node tells the root, to which it turns
+  job.relay(inner + 2).set_exited(inner + 1);
   job.run(3);
   job.relay(0).ask("a rank exited", true, job.now());
   for (int i = 0; i < 8; ++i) job.deliver();
