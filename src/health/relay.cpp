@@ -31,13 +31,13 @@ Relay::Relay(Setup setup)
       quiet_seconds_(setup.quiet_seconds),
       tree_(topology_.node_of_rank),
       monitors_(tree_.monitors()),
-      superiors_(tree_.superiors(rank_)),
+      parents_(tree_.parents(rank_)),
       monitor_hosts_(std::move(setup.monitor_hosts)),
-      charges_(tree_.children(rank_)),
-      spoken_to_(std::min<std::size_t>(1, superiors_.size())) {
+      reporters_(tree_.children(rank_)),
+      parents_in_use_(std::min<std::size_t>(1, parents_.size())) {
   monitor_heard_.fill(setup.now);
-  if (!superiors_.empty()) contact(superiors_.front(), setup.now);
-  for (const int child : charges_) contact(child, setup.now);
+  if (!parents_.empty()) contact(parents_.front(), setup.now);
+  for (const int child : reporters_) contact(child, setup.now);
 }
 
 Relay::Contact& Relay::contact(int rank, double now) {
@@ -58,7 +58,7 @@ std::string Relay::host_of(int rank) const {
 
 /// False if the message was dropped, because the rank has not read earlier ones yet. A failure to send is ignored: if the rank is
 /// lost, its missing heartbeats show it. Nothing is sent to a process that has ended: MPI could hang or abort the job.
-bool Relay::tell(int rank, const std::string& text) {
+bool Relay::send(int rank, const std::string& text) {
   if (!channel_ || exited_.contains(rank)) return true;
   try {
     return channel_->send(rank, text);
@@ -76,7 +76,7 @@ std::optional<comm::Channel::Message> Relay::next_message() {
   }
 }
 
-void Relay::send_port(int rank, const std::string& port) { tell(rank, static_cast<char>(Kind::port) + port); }
+void Relay::send_port(int rank, const std::string& port) { send(rank, static_cast<char>(Kind::port) + port); }
 
 void Relay::receive(double now) {
   if (!channel_) return;
@@ -151,61 +151,62 @@ bool Relay::is_silent(int rank, double now) const {
 std::set<int> Relay::lost(double now) const {
   std::set<int> ranks = exited_;
   ranks.insert(left_.begin(), left_.end());
-  for (const int charge : charges_) {
-    if (is_silent(charge, now)) {
-      ranks.insert(charge);
-    } else if (const auto found = contacts_.find(charge); found != contacts_.end()) {
+  for (const int reporter : reporters_) {
+    if (is_silent(reporter, now)) {
+      ranks.insert(reporter);
+    } else if (const auto found = contacts_.find(reporter); found != contacts_.end()) {
       for (const auto& absence : found->second.overview.absent) {
         if (!contacts_.contains(absence.rank)) ranks.insert(absence.rank);
       }
     }
   }
-  for (std::size_t i = 0; i < spoken_to_; ++i) {
-    if (is_silent(superiors_[i], now)) ranks.insert(superiors_[i]);
+  for (std::size_t i = 0; i < parents_in_use_; ++i) {
+    if (is_silent(parents_[i], now)) ranks.insert(parents_[i]);
   }
   return ranks;
 }
 
-/// With whom it speaks, now that some are lost or there again.
+/// With which ranks it exchanges heartbeats, now that some are lost or there again.
 void Relay::refresh(double now) {
   const auto lost_now = lost(now);
-  auto charges = tree_.charges(rank_, [&](int rank) { return lost_now.contains(rank); });
-  for (const int charge : charges) {
+  auto reporters = tree_.reporters(rank_, [&](int rank) { return lost_now.contains(rank); });
+  for (const int reporter : reporters) {
     // A new one may not have been asked by the rank that was above it.
-    if (asks_ && !is_charge(charge)) tell(charge, static_cast<char>(Kind::ask) + comm::packed(*asks_));
-    contact(charge, now);
+    if (asks_ && !is_reporter(reporter)) send(reporter, static_cast<char>(Kind::ask) + comm::packed(*asks_));
+    contact(reporter, now);
   }
-  charges_ = std::move(charges);
+  reporters_ = std::move(reporters);
 
-  const std::size_t before = spoken_to_;
-  spoken_to_ = std::min<std::size_t>(1, superiors_.size());
-  while (spoken_to_ < superiors_.size() && lost_now.contains(superiors_[spoken_to_ - 1])) ++spoken_to_;
-  for (std::size_t i = before; i < spoken_to_; ++i) contact(superiors_[i], now).heard = now;
+  const std::size_t before = parents_in_use_;
+  parents_in_use_ = std::min<std::size_t>(1, parents_.size());
+  while (parents_in_use_ < parents_.size() && lost_now.contains(parents_[parents_in_use_ - 1]))
+    ++parents_in_use_;
+  for (std::size_t i = before; i < parents_in_use_; ++i) contact(parents_[i], now).heard = now;
 
   std::erase_if(contacts_, [&](const auto& entry) {  // who had turned to this rank, and no longer does
-    const auto end = superiors_.begin() + static_cast<std::ptrdiff_t>(spoken_to_);
-    return now - entry.second.heard > 2 * quiet_seconds_ && !is_charge(entry.first) &&
-           std::find(superiors_.begin(), end, entry.first) == end;
+    const auto end = parents_.begin() + static_cast<std::ptrdiff_t>(parents_in_use_);
+    return now - entry.second.heard > 2 * quiet_seconds_ && !is_reporter(entry.first) &&
+           std::find(parents_.begin(), end, entry.first) == end;
   });
 }
 
-bool Relay::is_charge(int rank) const {
-  return std::find(charges_.begin(), charges_.end(), rank) != charges_.end();
+bool Relay::is_reporter(int rank) const {
+  return std::find(reporters_.begin(), reporters_.end(), rank) != reporters_.end();
 }
 
-/// Its charges, and those that have turned to it.
+/// Ranks that report to it, and those that have turned to it.
 std::vector<int> Relay::below() const {
-  std::vector<int> ranks = charges_;
+  std::vector<int> ranks = reporters_;
   for (const auto& [rank, contact] : contacts_) {
-    if (contact.below && !is_charge(rank)) ranks.push_back(rank);
+    if (contact.below && !is_reporter(rank)) ranks.push_back(rank);
   }
   return ranks;
 }
 
-void Relay::speak(const Standing& own, const std::vector<int>& unlinked, double now) {
+void Relay::send_heartbeats(const Standing& own, const std::vector<int>& unlinked, double now) {
   own_ = own;
   unlinked_ = unlinked;
-  spoke_ = now;
+  heartbeats_sent_ = now;
   has_news_ = false;
   if (!channel_) return;
   refresh(now);
@@ -213,11 +214,11 @@ void Relay::speak(const Standing& own, const std::vector<int>& unlinked, double 
   for (std::size_t i = 0; i < monitors_.size(); ++i)
     beat.monitor_seconds[i] = silent_seconds(monitors_[i], now);
   const std::string down = static_cast<char>(Kind::down) + comm::packed(beat);
-  for (const int rank : below()) tell(rank, down);
-  if (superiors_.empty()) return;
+  for (const int rank : below()) send(rank, down);
+  if (parents_.empty()) return;
   beat.overview = overview(now);
   const std::string up = static_cast<char>(Kind::up) + comm::packed(beat);
-  for (std::size_t i = 0; i < spoken_to_; ++i) tell(superiors_[i], up);
+  for (std::size_t i = 0; i < parents_in_use_; ++i) send(parents_[i], up);
 }
 
 double Relay::silent_seconds(int monitor, double now) const {
@@ -232,15 +233,15 @@ Overview Relay::overview(double now) const {
     return found == contacts_.end() ? 0 : std::max(0.0, now - found->second.heard);
   };
   std::vector<OverviewPart> parts;
-  parts.push_back(
-      {aged(overview_of(own_.heartbeat, own_.stalled_seconds, own_.side_work_stalled_seconds), now - spoke_),
-       [this] { return std::vector<int>{rank_}; }});
+  parts.push_back({aged(overview_of(own_.heartbeat, own_.stalled_seconds, own_.side_work_stalled_seconds),
+                        now - heartbeats_sent_),
+                   [this] { return std::vector<int>{rank_}; }});
   std::map<int, double> absent;
   for (const int rank : below()) {
     const auto found = contacts_.find(rank);
     if (found == contacts_.end()) continue;
     if (is_silent(rank, now)) {
-      if (!is_charge(rank)) continue;  // it has gone back to its superior
+      if (!is_reporter(rank)) continue;  // it reports to its own parent again
       absent[rank] = silence(rank);
     }
     if (!found->second.below) continue;  // nothing was heard yet
@@ -264,15 +265,15 @@ void Relay::forget(double pause, double now) {
   const auto shift = [&](double& time) { time = std::min(time + pause, now); };  // some came meanwhile
   for (auto& [rank, contact] : contacts_) shift(contact.heard);
   for (double& heard : monitor_heard_) shift(heard);
-  shift(spoke_);
+  shift(heartbeats_sent_);
 }
 
-void Relay::ask(const std::string& reason, bool haste, double now) {
+void Relay::ask(const std::string& reason, bool urgent, double now) {
   asks_ =
-      last_question_ = {rank_, last_question_.number + 1, haste, reason, {exited_.begin(), exited_.end()}};
+      last_question_ = {rank_, last_question_.number + 1, urgent, reason, {exited_.begin(), exited_.end()}};
   told_.clear();
   const std::string text = static_cast<char>(Kind::ask) + comm::packed(*asks_);
-  for (const int rank : below()) tell(rank, text);
+  for (const int rank : below()) send(rank, text);
   for (const auto& [rank, known] : contacts_) deliver({account_of(rank, known, now)}, now);
 }
 
@@ -293,7 +294,7 @@ void Relay::take_question(int from, const std::string& text, double now) {
   for (const int rank : question.exited) set_exited(rank);
   answers_.clear();
   for (const int rank : below()) {
-    if (rank != from) tell(rank, text);
+    if (rank != from) send(rank, text);
     answers_.push_back(account_of(rank, contact(rank, now), now));
   }
 }
@@ -321,7 +322,7 @@ void Relay::deliver(std::vector<Account> accounts, double now) {
 /// All that has come since, in one message.
 void Relay::pass_on() {
   if (answers_.empty() || asked_by_ < 0) return;
-  if (tell(asked_by_, static_cast<char>(Kind::report) + comm::packed(answers_))) answers_.clear();
+  if (send(asked_by_, static_cast<char>(Kind::report) + comm::packed(answers_))) answers_.clear();
 }
 
 std::map<int, Account> Relay::accounts(double now) const {
@@ -339,8 +340,8 @@ std::map<int, Account> Relay::accounts(double now) const {
 void Relay::tell_of_leaving() {
   const std::string text = static_cast<char>(Kind::left) + comm::packed(std::vector<std::int32_t>{rank_});
   std::set<int> all = peers_;
-  all.insert(superiors_.begin(), superiors_.end());
-  for (const int peer : all) tell(peer, text);
+  all.insert(parents_.begin(), parents_.end());
+  for (const int peer : all) send(peer, text);
 }
 
 /// Those below come first, so that what is told above is of all of them.
@@ -367,7 +368,7 @@ void Relay::say_goodbye(bool after_error, double seconds) {
       if (waited > seconds) return;
       const bool tells_above = includes(finished_, children) || waited > seconds * kShareForRanksBelow;
       for (const int peer : peers_) {
-        const bool above = std::find(superiors_.begin(), superiors_.end(), peer) != superiors_.end();
+        const bool above = std::find(parents_.begin(), parents_.end(), peer) != parents_.end();
         if (!told.contains(peer) && (tells_above || !above)) say_to(peer);
       }
       while (const auto message = channel_->receive()) {

@@ -42,11 +42,11 @@ struct Account {
 /// Of a monitor, to all.
 struct Question {
   std::int32_t monitor = 0, number = 0;
-  bool haste = false;
+  bool urgent = false;
   std::string reason;
   std::vector<std::int32_t> exited;  ///< ranks whose processes have ended
 
-  auto members() { return std::tie(monitor, number, haste, reason, exited); }
+  auto members() { return std::tie(monitor, number, urgent, reason, exited); }
 };
 
 /// Not to be used by two threads at once.
@@ -63,16 +63,16 @@ class Relay {
   explicit Relay(Setup setup);
 
   /// Whether MPI lets a second thread call it.
-  bool can_speak() const { return channel_ != nullptr; }
+  bool can_send() const { return channel_ != nullptr; }
   const WatchTree& tree() const { return tree_; }
-  /// Other ranks with which this one speaks.
+  /// Other ranks with which this one exchanges heartbeats.
   int peers() const { return static_cast<int>(contacts_.size()); }
 
   /// Takes what has come, and passes on what is for others.
   void receive(double now);
   /// Tells those above and below.
-  void speak(const Standing& own, const std::vector<int>& unlinked, double now);
-  /// Something has become known since speak() that the monitors should know at once.
+  void send_heartbeats(const Standing& own, const std::vector<int>& unlinked, double now);
+  /// Something has become known since send_heartbeats() that the monitors should know at once.
   bool has_news() const { return has_news_; }
   /// Of a rank on this node, a monitor, or one that was heard of; else empty.
   std::string host_of(int rank) const;
@@ -95,7 +95,7 @@ class Relay {
 
   // ---- questions ----
   /// Asks all, until end_question().
-  void ask(const std::string& reason, bool haste, double now);
+  void ask(const std::string& reason, bool urgent, double now);
   void end_question();
   /// What it was asked, if answer() has not been called since.
   std::optional<Question> take_question() { return std::exchange(unanswered_, std::nullopt); }
@@ -129,7 +129,7 @@ class Relay {
 
     auto members() { return std::tie(host, standing, monitor_seconds, overview); }
   };
-  /// A rank with which this one speaks.
+  /// A rank with which this one exchanges heartbeats.
   struct Contact {
     double heard = 0;
     bool below = false;  ///< it tells this one of itself
@@ -151,11 +151,11 @@ class Relay {
   void refresh(double now);
   std::set<int> lost(double now) const;
   bool is_silent(int rank, double now) const;
-  bool is_charge(int rank) const;
+  bool is_reporter(int rank) const;
   std::vector<int> below() const;
   Contact& contact(int rank, double now);
   std::optional<comm::Channel::Message> next_message();
-  bool tell(int rank, const std::string& text);
+  bool send(int rank, const std::string& text);
   void pass_on();
 
   const int rank_;
@@ -163,17 +163,17 @@ class Relay {
   const std::unique_ptr<comm::Channel> channel_;
   const double quiet_seconds_;
   const WatchTree tree_;
-  const std::vector<int> monitors_, superiors_;
+  const std::vector<int> monitors_, parents_;
   const std::vector<std::string> monitor_hosts_;
-  std::vector<int> charges_;
-  std::size_t spoken_to_;  ///< of superiors_, the first so many
+  std::vector<int> reporters_;
+  std::size_t parents_in_use_;  ///< of parents_, the first so many
   std::map<int, Contact> contacts_;
   std::array<double, 2> monitor_heard_{};
   std::set<int> exited_, left_;
   bool has_news_ = false;
   Standing own_;
   std::vector<int> unlinked_;
-  double spoke_ = 0;
+  double heartbeats_sent_ = 0;
   std::optional<std::string> port_;
 
   std::optional<Question> asks_;  ///< this rank, all others

@@ -83,7 +83,7 @@ std::vector<int> WatchTree::monitors() const {
   return {0, nodes_ > 1 ? leader_of(1) : 1};
 }
 
-std::vector<int> WatchTree::superiors(int rank) const {
+std::vector<int> WatchTree::parents(int rank) const {
   std::vector<int> ranks;
   if (const int above = parent(rank); above >= 0) ranks.push_back(above);
   for (const int monitor : monitors()) {
@@ -92,7 +92,7 @@ std::vector<int> WatchTree::superiors(int rank) const {
   return ranks;
 }
 
-std::vector<int> WatchTree::charges(int rank, const IsLost& is_lost) const {
+std::vector<int> WatchTree::reporters(int rank, const IsLost& is_lost) const {
   const auto watchers = monitors();
   const auto judge =
       std::find_if(watchers.begin(), watchers.end(), [&](int monitor) { return !is_lost(monitor); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who tells whom where it stands: a tree of ranks, so that each speaks with few others, however many there are.
+// Which rank reports to which: a tree of ranks, so that each exchanges heartbeats with few others, however many there are.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace llampi::health {
 /// size. Two ranks are monitors, which judge what they hear of all: the root and, for when that is lost, a deputy on another node
 /// if there is one, which is a child of the root.
 ///
-/// When a rank is lost, those below it turn to the monitors, which know whom it had below it: charges().
+/// When a rank is lost, those below it turn to the monitors, which know whom it had below it: reporters().
 class WatchTree {
  public:
   static constexpr int kFanOut = 8;
@@ -28,11 +28,11 @@ class WatchTree {
 
   std::vector<int> monitors() const;  ///< the root and, with more than one rank, the deputy
   /// Parent, root and deputy, in this order: `rank` reports to the first of them that is not lost.
-  std::vector<int> superiors(int rank) const;
+  std::vector<int> parents(int rank) const;
   /// The ranks that report to `rank`: its children and, if it is the first monitor that is not lost, also the children of lost
   /// ranks. So every rank that is not lost reaches that monitor, directly or through others, and every lost rank is missed by its
   /// parent or by that monitor.
-  std::vector<int> charges(int rank, const IsLost& is_lost) const;
+  std::vector<int> reporters(int rank, const IsLost& is_lost) const;
 
  private:
   /// Nodes: the leader of `first`, and the others below it.

@@ -39,9 +39,9 @@ constexpr double kPassingOnSeconds =
 constexpr double kFileSeconds = 1;   // for a file, which may be what hangs
 constexpr double kLeaveSeconds = 1;  // after an error: the others leave as well, or never
 constexpr double kAbortSeconds = 5;  // for MPI to end the job
-constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
-constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
-constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
+constexpr double kQuietSeconds = 15;    // once asked: whoever asked ends the job, or has failed to
+constexpr double kAskedSeconds = 60;    // once asked: whoever asked has said why the job ends
+constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
 constexpr double kSetUpSeconds = 2;     // that a job waits at its start for connections, usually milliseconds
 constexpr double kLinkSeconds = 60;     // for them, until it is said that there are none
 constexpr double kGoodbyeSeconds = 60;  // for ranks that end as well
@@ -86,7 +86,7 @@ class Watchdog::Thread {
   void run();
   double look();
   void look_at_processes();
-  void speak(double now);
+  void send_heartbeats(double now);
   void answer_if_due(double now);
   void judge_the_others(double now);
   void judge_alone(double now);
@@ -104,8 +104,8 @@ class Watchdog::Thread {
 
   std::string folder() const { return flight_folder(options_.run_dir).string(); }
   /// Between a question and the answer of `rank`.
-  double delay_of(int rank, bool haste) const {
-    return report_delay(rank, ranks_, haste ? kHasteSeconds : std::numeric_limits<double>::infinity());
+  double delay_of(int rank, bool urgent) const {
+    return report_delay(rank, ranks_, urgent ? kHasteSeconds : std::numeric_limits<double>::infinity());
   }
 
   comm::World& world_;
@@ -124,15 +124,15 @@ class Watchdog::Thread {
 
   Heartbeat last_;                          ///< of this rank
   double moved_ = 0, side_work_moved_ = 0;  ///< this rank, and its second thread
-  double started_ = 0, last_look_ = 0, last_spoke_ = 0, last_judgement_ = 0;
+  double started_ = 0, last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   Overview found_in_;                ///< in which
   double alarm_ends_ = 0;
-  double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
-  double asked_at_ = -kSpokenForSeconds;  ///< for a report
-  std::optional<Question> question_;      ///< for which it is not due yet
-  bool record_begun_ = false;             ///< there may be a file of the flight record
-  bool links_told_ = false;               ///< which connections to other nodes are missing
+  double quiet_until_ = 0;            ///< until then another rank that has found trouble says so
+  double asked_at_ = -kAskedSeconds;  ///< for a report
+  std::optional<Question> question_;  ///< for which it is not due yet
+  bool record_begun_ = false;         ///< there may be a file of the flight record
+  bool links_told_ = false;           ///< which connections to other nodes are missing
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -156,14 +156,14 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
       node_(exchange_processes(world)),
       neighbour_(neighbour_of(node_, rank_)),
       log_(log) {
-  if (!relay_.can_speak() && ranks_ > 1) {
+  if (!relay_.can_send() && ranks_ > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
   moved_ = side_work_moved_ = steady_seconds();
   link_processes();
   last_look_ = started_ = steady_seconds();
-  last_spoke_ = started_ - interval_ +
-                speaking_delay(world.topology().local_rank, world.topology().local_ranks, interval_);
+  last_heartbeat_ = started_ - interval_ +
+                    heartbeat_delay(world.topology().local_rank, world.topology().local_ranks, interval_);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -180,13 +180,13 @@ void Watchdog::Thread::link_processes() {
   const bool is_linked = is_first || std::find(unseen.begin(), unseen.end(), rank_) != unseen.end();
   const int above = is_linked ? relay_.tree().parent(rank_) : -1;
   links_ = std::make_unique<ProcessLinks>(rank_, below, above);
-  if (relay_.can_speak()) {
+  if (relay_.can_send()) {
     for (const int child : below) relay_.send_port(child, comm::packed(links_->port()));
   } else if (const auto ports = comm::all_gather_value(world_, links_->port()); above >= 0) {
     links_->connect(ports[static_cast<std::size_t>(above)]);
   }
   if (links_->missing().empty()) return;
-  speak(steady_seconds());  // so that they know the host
+  send_heartbeats(steady_seconds());  // so that they know the host
   const double latest = steady_seconds() + kSetUpSeconds;
   while (!links_->missing().empty() && steady_seconds() < latest) {
     relay_.receive(steady_seconds());
@@ -227,7 +227,7 @@ void Watchdog::Thread::run() {
       const double now = look();  // no later time: this process may be suspended anywhere
       // Suspended meanwhile: what it sees may be the end of a job of which the next look tells.
       const bool suspended = steady_seconds() - now > kFarApart;
-      if (!suspended) relay_.can_speak() ? judge_the_others(now) : judge_alone(now);
+      if (!suspended) relay_.can_send() ? judge_the_others(now) : judge_alone(now);
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
@@ -246,7 +246,7 @@ double Watchdog::Thread::look() {
   last_look_ = now;
   relay_.receive(now);
   look_at_processes();
-  if (relay_.has_news() || now - last_spoke_ >= interval_) speak(now);
+  if (relay_.has_news() || now - last_heartbeat_ >= interval_) send_heartbeats(now);
   answer_if_due(now);
   return now;
 }
@@ -261,9 +261,9 @@ void Watchdog::Thread::look_at_processes() {
   if (auto port = relay_.take_port()) links_->connect(comm::unpacked<ListeningPort>(*port));
 }
 
-void Watchdog::Thread::speak(double now) {
-  last_spoke_ = now;
-  relay_.speak(own_standing(now), {links_->missing().begin(), links_->missing().end()}, now);
+void Watchdog::Thread::send_heartbeats(double now) {
+  last_heartbeat_ = now;
+  relay_.send_heartbeats(own_standing(now), {links_->missing().begin(), links_->missing().end()}, now);
 }
 
 Standing Watchdog::Thread::own_standing(double now) {
@@ -281,10 +281,10 @@ Standing Watchdog::Thread::own_standing(double now) {
 void Watchdog::Thread::answer_if_due(double now) {
   if (auto question = relay_.take_question()) {
     asked_at_ = now;
-    quiet_until_ = now + kQuietSeconds + delay_of(rank_, question->haste);
+    quiet_until_ = now + kQuietSeconds + delay_of(rank_, question->urgent);
     question_ = std::move(question);
   }
-  if (!question_ || now - asked_at_ < delay_of(rank_, question_->haste)) return;
+  if (!question_ || now - asked_at_ < delay_of(rank_, question_->urgent)) return;
   const auto question = *std::exchange(question_, std::nullopt);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report(question.reason, own), now);
@@ -327,17 +327,17 @@ void Watchdog::Thread::judge_the_others(double now) {
   if (rank_ == monitors_.back()) return;
   // The monitors have had time to do it; one rank after another, so that one speaks. When they have found why the job ends, and
   // one of them has ended with it, little is waited for the other.
-  const bool spoken_for = now - asked_at_ < kSpokenForSeconds;
+  const bool was_asked = now - asked_at_ < kAskedSeconds;
   const auto ended = [&](int monitor) {  // without having told why
     return relay_.exited().contains(monitor) && !relay_.left().contains(monitor);
   };
-  const bool ends = spoken_for && std::any_of(monitors_.begin(), monitors_.end(), ended);
+  const bool ends = was_asked && std::any_of(monitors_.begin(), monitors_.end(), ended);
   const double patience = ends ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
   const auto lost = [&](int monitor) {
     return ended(monitor) || relay_.silent_seconds(monitor, now) > patience;
   };
   if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
-  if (spoken_for) end_job("");
+  if (was_asked) end_job("");
   relay_.ask("no heartbeat from a monitor", true, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report("no heartbeat from a monitor", own), now);
@@ -381,15 +381,15 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
   if (trouble == Trouble::none) return;
   trouble_ = trouble;
   found_in_ = of_all;
-  const bool haste = trouble == Trouble::exited;
-  alarm_ends_ = now + (haste ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, haste) +
+  const bool urgent = trouble == Trouble::exited;
+  alarm_ends_ = now + (urgent ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, urgent) +
                 kPassingOnSeconds * relay_.tree().depth();
   const char* const reason = trouble == Trouble::exited           ? "a rank exited"
                              : trouble == Trouble::unresponsive   ? "a rank is unresponsive"
                              : trouble == Trouble::desynchronized ? "ranks are desynchronized"
                              : trouble == Trouble::side_work      ? "background work hangs"
                                                                   : "no progress";
-  relay_.ask(reason, haste, now);
+  relay_.ask(reason, urgent, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report(reason, own), now);
 }
@@ -461,7 +461,7 @@ void Watchdog::Thread::end_job(const std::string& summary) {
     if (complain && !summary.empty()) complain(summary);
   });
   // Without a channel MPI is not to be called from here, and mpirun ends the others.
-  if (relay_.can_speak()) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
+  if (relay_.can_send()) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
   std::_Exit(1);
 }
 

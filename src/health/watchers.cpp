@@ -75,7 +75,7 @@ std::vector<int> unseen_from_first(const std::vector<RankProcess>& node) {
   return ranks;
 }
 
-double speaking_delay(int local_rank, int local_ranks, double interval) {
+double heartbeat_delay(int local_rank, int local_ranks, double interval) {
   return std::min(static_cast<double>(local_ranks) / kSpeakersPerSecond, interval) * local_rank / local_ranks;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks watch which processes, and when ranks speak.
+// Which ranks watch which processes, and when ranks send heartbeats.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ const RankProcess* neighbour_after(const std::vector<RankProcess>& node, int ran
 /// process namespaces (containers, say): of each namespace its first rank, which sees the others, and ranks of unknown namespaces.
 std::vector<int> unseen_from_first(const std::vector<RankProcess>& node);
 
-/// The first rank of a node receives at most so many heartbeats a second, so the others send theirs with a delay: speaking_delay().
+/// The first rank of a node receives at most so many heartbeats a second, so the others send theirs with a delay: heartbeat_delay().
 inline constexpr int kSpeakersPerSecond = 256;
 /// @param interval between two heartbeats of a rank
-double speaking_delay(int local_rank, int local_ranks, double interval);
+double heartbeat_delay(int local_rank, int local_ranks, double interval);
 
 /// At most so many ranks a second write flight records, so a rank that is asked for a report waits before it answers: report_delay().
 inline constexpr int kWritersPerSecond = 1024;

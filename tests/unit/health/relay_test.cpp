@@ -54,7 +54,7 @@ class Job {
       }
       for (auto& one : ranks_) one.sent = 0, one.received = 0, one.bytes = 0;
       for (int rank = 0; rank < size(); ++rank) {
-        if (!at(rank).stopped) relay(rank).speak(standing_of(rank), {}, now_);
+        if (!at(rank).stopped) relay(rank).send_heartbeats(standing_of(rank), {}, now_);
       }
     }
   }
@@ -197,7 +197,7 @@ TEST(Relay, TellsAtOnceOfWhoHasEnded) {
   EXPECT_TRUE(job.relay(seen_by).has_news());
   for (int rank = seen_by; rank > 0; rank = job.relay(rank).tree().parent(rank)) {  // no time passes
     ASSERT_TRUE(job.relay(rank).has_news());
-    job.relay(rank).speak(job.standing_of(rank), {}, job.now());
+    job.relay(rank).send_heartbeats(job.standing_of(rank), {}, job.now());
     job.relay(job.relay(rank).tree().parent(rank)).receive(job.now());
   }
   EXPECT_THAT(job.relay(0).exited(), ElementsAre(ended));

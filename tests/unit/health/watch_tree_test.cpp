@@ -64,10 +64,10 @@ TEST(WatchTree, HasNodesBelowNodesAndRanksBelowTheFirstOfTheirNode) {
   EXPECT_THAT(tree.subtree(2), ElementsAre(2, 3, 4, 5));
   EXPECT_EQ(tree.depth(), 3);
   EXPECT_THAT(tree.monitors(), ElementsAre(0, 2));
-  EXPECT_THAT(tree.superiors(5), ElementsAre(3, 0, 2));
-  EXPECT_THAT(tree.superiors(3), ElementsAre(2, 0));
-  EXPECT_THAT(tree.superiors(2), ElementsAre(0));
-  EXPECT_THAT(tree.superiors(0), IsEmpty());
+  EXPECT_THAT(tree.parents(5), ElementsAre(3, 0, 2));
+  EXPECT_THAT(tree.parents(3), ElementsAre(2, 0));
+  EXPECT_THAT(tree.parents(2), ElementsAre(0));
+  EXPECT_THAT(tree.parents(0), IsEmpty());
 }
 
 TEST(WatchTree, HasMonitorsOnTwoNodesWhereThereAreTwo) {
@@ -141,12 +141,12 @@ TEST(WatchTree, HasSomeoneForEachRankWhicheverAreLost) {
       while (!tell.empty()) {
         const int rank = tell.back();
         tell.pop_back();
-        for (const int charge : tree.charges(rank, is_lost)) {
-          known.insert(charge);
-          if (is_lost(charge)) continue;
-          const auto superiors = tree.superiors(charge);
-          const auto first = std::find_if_not(superiors.begin(), superiors.end(), is_lost);
-          if (first != superiors.end() && *first == rank) tell.push_back(charge);
+        for (const int reporter : tree.reporters(rank, is_lost)) {
+          known.insert(reporter);
+          if (is_lost(reporter)) continue;
+          const auto parents = tree.parents(reporter);
+          const auto first = std::find_if_not(parents.begin(), parents.end(), is_lost);
+          if (first != parents.end() && *first == rank) tell.push_back(reporter);
         }
       }
       EXPECT_EQ(std::ssize(known), ranks);
@@ -158,14 +158,14 @@ TEST(WatchTree, LeavesMostRanksAloneWhenOneIsLost) {
   const auto nodes = equal_nodes(64, 4);
   const WatchTree tree(nodes);
   const auto first_child_lost = [](int rank) { return rank == 4; };
-  EXPECT_EQ(tree.charges(0, kNoneLost), tree.children(0));
-  EXPECT_EQ(tree.charges(0, first_child_lost).size(), tree.children(0).size() + tree.children(4).size());
-  EXPECT_EQ(tree.charges(8, first_child_lost), tree.children(8));
+  EXPECT_EQ(tree.reporters(0, kNoneLost), tree.children(0));
+  EXPECT_EQ(tree.reporters(0, first_child_lost).size(), tree.children(0).size() + tree.children(4).size());
+  EXPECT_EQ(tree.reporters(8, first_child_lost), tree.children(8));
   const auto root_lost = [](int rank) { return rank == 0; };
-  EXPECT_THAT(tree.charges(4, root_lost), Contains(0)) << "of which the deputy then speaks";
+  EXPECT_THAT(tree.reporters(4, root_lost), Contains(0)) << "of which the deputy then speaks";
   for (const int child : tree.children(0)) {
     if (child == 4) continue;
-    EXPECT_THAT(tree.charges(4, root_lost), Contains(child));
+    EXPECT_THAT(tree.reporters(4, root_lost), Contains(child));
   }
 }
 

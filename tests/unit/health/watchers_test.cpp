@@ -72,8 +72,8 @@ TEST(Watchers, AThousandRanksNeverSpeakAtOnce) {
     SCOPED_TRACE(ranks);
     std::map<int, int> beats_in, reports_in;  // in each tenth of a second
     for (int rank = 0; rank < ranks; ++rank) {
-      EXPECT_LT(speaking_delay(rank, ranks, 0.2), 0.2);
-      ++beats_in[static_cast<int>(10 * speaking_delay(rank, ranks, 60))];
+      EXPECT_LT(heartbeat_delay(rank, ranks, 0.2), 0.2);
+      ++beats_in[static_cast<int>(10 * heartbeat_delay(rank, ranks, 60))];
       ++reports_in[static_cast<int>(10 * report_delay(rank, ranks, 60))];
     }
     for (const auto& [tenth, count] : beats_in) EXPECT_LE(count, kSpeakersPerSecond / 10 + 1) << tenth;
