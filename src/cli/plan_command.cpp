@@ -311,10 +311,10 @@ int plan_command(const Arguments& arguments) {
   check_options(request);
   set_ranks(request.shape);
   plan::Machine machine = machine_of(request.machine, config, request.shape);
+  request.shape = train::resolved(request.shape, config);
+  place_ranks(request.machine, request.shape, machine);
   if (request.tune) {
-    const train::RunShape shape = train::resolved(request.shape, config);
-    place_ranks(request.machine, shape, machine);
-    const auto figures = figures_of(request.machine, machine, config, train::nodes_of_ranks(shape));
+    const auto figures = figures_of(request.machine, machine, config, train::nodes_of_ranks(request.shape));
     warn_of_other_device(request.machine, figures, machine.device, log);
     return report_tuning(request,
                          {.config = config,
@@ -326,7 +326,6 @@ int plan_command(const Arguments& arguments) {
                          given, log);
   }
   const train::CompiledRun run = train::compile_run(config, request.shape);
-  place_ranks(request.machine, run.shape, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
   report.attention_lacks_workspace = lacks_workspace(config, request.shape, report);
   const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);

@@ -52,6 +52,21 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
   return network;
 }
 
+void add_host_memory(const MachineRequest& r, plan::Machine& machine) {
+  const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
+  if (bytes == 0) return;
+  if (machine.backend == comm::Backend::nccl) {
+    if (machine.memory_bytes == 0)
+      throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
+    machine.host_memory_bytes = bytes;
+  } else if (machine.memory_bytes == 0) {  // on CPUs it is the ranks' only memory
+    machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
+    machine.memory_option = fmt::format("--host-memory / {}", count(machine.most_ranks_on_a_node(), "rank"));
+  } else {
+    throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> planned_devices() {
@@ -77,10 +92,8 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
     machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
     machine.memory_option = "--memory";
   }
-  shape.memory_bytes = machine.memory_bytes;
   if (machine.backend != comm::Backend::nccl) return machine;
   shape.hardware = train::Hardware::gpu;
-  shape.host_memory_bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
   if (const auto* gpu = known_gpu(machine.device)) {
     shape.gpu = machine.device;
     shape.gpu_major = gpu->major;
@@ -89,23 +102,13 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
   return machine;
 }
 
-void place_ranks(const MachineRequest& r, const train::RunShape& shape, plan::Machine& machine) {
+void place_ranks(const MachineRequest& r, train::RunShape& shape, plan::Machine& machine) {
   machine.ranks = shape.ranks;
   machine.ranks_per_node = shape.ranks_per_node;
   machine.node_ranks = shape.node_ranks;
   machine.threads = shape.threads;
-  const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
-  if (bytes == 0) return;
-  if (machine.backend == comm::Backend::nccl) {
-    if (machine.memory_bytes == 0)
-      throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
-    machine.host_memory_bytes = bytes;
-  } else if (machine.memory_bytes == 0) {  // on CPUs it is the ranks' only memory
-    machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
-    machine.memory_option = fmt::format("--host-memory / {}", count(machine.most_ranks_on_a_node(), "rank"));
-  } else {
-    throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
-  }
+  add_host_memory(r, machine);
+  shape.memory = machine.memory();
 }
 
 std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& machine,

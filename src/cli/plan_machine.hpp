@@ -28,10 +28,11 @@ struct MachineRequest {
 /// What may be given for the device.
 std::vector<std::string> planned_devices();
 
-/// Its device and memory, ranks left out; where it is a GPU, also in `shape`.
+/// Its device and memory, without ranks; sets the GPU of `shape`, if it is one.
 plan::Machine machine_of(const MachineRequest& request, const train::Config& config, train::RunShape& shape);
-/// With the ranks of a run, and the memory of the host. @throws UserError for options that contradict each other
-void place_ranks(const MachineRequest& request, const train::RunShape& shape, plan::Machine& machine);
+/// Puts the ranks of `shape`, which is resolved, and the memory of the host into `machine`, and the memory of all into
+/// `shape`. @throws UserError for options that contradict each other
+void place_ranks(const MachineRequest& request, train::RunShape& shape, plan::Machine& machine);
 
 /// What is known of the speed of ranks.
 struct Figures {

@@ -201,8 +201,8 @@ class Trials {
       plan::Trial trial;
       const auto [needed, host_needed] = bytes_of(config, *searched);
       trial.needed_bytes = needed;
-      trial.fits_on_device = fits(needed, q_.machine.memory_bytes);
-      trial.fits_on_host = fits(host_needed, q_.machine.host_memory_bytes);
+      trial.fits_on_device = memory_.device_holds(needed);
+      trial.fits_on_host = memory_.host_holds(host_needed);
       trial.at_least = [this, config, searched] {
         return time(config, *searched, with_most_room(searched->options)).seconds;
       };
@@ -268,7 +268,7 @@ class Trials {
                             .time = time(config, *run, run->options),
                             .needed_bytes = needed,
                             .host_needed_bytes = host_needed};
-    timed.fits = fits(needed, q_.machine.memory_bytes) && fits(host_needed, q_.machine.host_memory_bytes);
+    timed.fits = memory_.device_holds(needed) && memory_.host_holds(host_needed);
     timed.choice = {
         .sharding = {run->options.strategy, run->options.shard_group_size,
                      run->options.shard_optimizer_over_replicas},
@@ -281,8 +281,6 @@ class Trials {
     timed.accumulates = run->options.micro_batches > 1;
     return timed;
   }
-
-  static bool fits(std::int64_t needed, std::int64_t memory) { return memory == 0 || needed <= memory; }
 
   std::int64_t most_room() const {
     return (q_.machine.memory_bytes > 0 ? q_.machine.memory_bytes : kUsualGpuBytes) / 8;
@@ -322,8 +320,8 @@ class Trials {
       arena_bytes[static_cast<std::size_t>(row.arena)] +=
           more * fsdp::in_arena(row.bytes / row.buffers) + fsdp::in_arena(losses);
     }
-    return {plan::needed_bytes(q_.machine.backend, arena_bytes, run.groups, run.options.reduction),
-            plan::host_needed_bytes(q_.machine, arena_bytes)};
+    return {memory_.needed_on_device(arena_bytes, run.groups, run.options.reduction),
+            memory_.needed_on_host(arena_bytes)};
   }
   /// Of all its micro-batches.
   /// @param run of the configuration, with a few of them
@@ -347,6 +345,7 @@ class Trials {
   }
 
   const TuneQuestion& q_;
+  const plan::PlannedMemory memory_ = q_.machine.memory();
   mutable std::map<std::tuple<DType, bool, std::int64_t, bool, std::vector<fsdp::Checkpointing>>, double>
       computing_;
 };

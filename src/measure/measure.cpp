@@ -99,7 +99,9 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   train::RunShape shape{.ranks = world.size(), .ranks_per_node = topology.local_ranks, .threads = threads};
   if (compute.on_gpu()) {
     shape.hardware = train::Hardware::gpu;
-    shape.memory_bytes = compute.gpu_properties.memory_bytes;
+    shape.memory = {.backend = comm::Backend::nccl,
+                    .device_bytes = compute.gpu_properties.memory_bytes,
+                    .ranks_per_node = topology.local_ranks};
     shape.gpu = compute.gpu_properties.name;
     shape.gpu_major = compute.gpu_properties.major;
     shape.gpu_minor = compute.gpu_properties.minor;

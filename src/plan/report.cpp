@@ -68,29 +68,12 @@ std::string Machine::memory_in_words() const {
   return format_bytes(memory_bytes) + (memory_option.empty() ? "" : fmt::format(" ({})", memory_option));
 }
 
-std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::DeviceMesh& groups, comm::Reduction reduction) {
-  const bool on_cpus = backend == comm::Backend::mpi;
-  return fsdp::needed_bytes(backend, arena_bytes, groups, reduction, on_cpus) +
-         (on_cpus ? kProcessBytes : kContextBytes);
-}
-
-std::int64_t host_needed_bytes(const Machine& machine,
-                               const std::array<std::int64_t, fsdp::kArenas>& arena_bytes) {
-  if (machine.backend == comm::Backend::mpi) return 0;
-  return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(fsdp::Arena::host)] + kProcessBytes);
-}
-
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
                                const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
                                const device::OperationSizes& sizes) {
-  const auto fits = [&report, reduction = options.reduction](
-                        const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                        const fsdp::DeviceMesh& in_groups) {
-    const Machine& machine = report.machine;
-    return needed_bytes(machine.backend, arena_bytes, in_groups, reduction) <= machine.memory_bytes &&
-           (!report.knows_host_memory() ||
-            host_needed_bytes(machine, arena_bytes) <= machine.host_memory_bytes);
+  const auto fits = [memory = report.machine.memory(), reduction = options.reduction](
+                        const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_groups) {
+    return memory.holds(arena_bytes, in_groups, reduction);
   };
   return {model, options, groups, sizes, report.machine.backend, fits};
 }
@@ -181,8 +164,9 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
   report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
   report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups, options.reduction);
-  report.host_needed_bytes = host_needed_bytes(machine, compiled.arena_bytes);
-  report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups, options.reduction);
+  const PlannedMemory memory = machine.memory();
+  report.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
+  report.needed_bytes = memory.needed_on_device(compiled.arena_bytes, groups, options.reduction);
   report.step_plan = fsdp::format_memory(compiled.step);
   describe_peak(report, compiled);
   report.traffic = traffic_of(compiled.step);

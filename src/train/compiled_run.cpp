@@ -7,7 +7,6 @@
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/infer/session.hpp"
-#include "llampi/plan/report.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 
@@ -58,10 +57,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
   if (decides_by_memory(config, shape.hardware)) {
     const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& groups) {
-      const std::int64_t on_host = run.shape.ranks_per_node * (arena_bytes[1] + plan::kProcessBytes);
-      return (shape.memory_bytes == 0 || plan::needed_bytes(backend, arena_bytes, groups,
-                                                            run.options.reduction) <= shape.memory_bytes) &&
-             (shape.host_memory_bytes == 0 || on_host <= shape.host_memory_bytes);
+      return shape.memory.holds(arena_bytes, groups, run.options.reduction);
     };
     const fsdp::FitQuestion question{.model = *run.model,
                                      .options = run.options,
@@ -69,7 +65,8 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
                                      .sizes = *run.sizes,
                                      .backend = backend,
                                      .fits = fits};
-    decide_by_memory(run.options, question, config, shape.hardware, {shape.memory_bytes, shape.gpu_major});
+    decide_by_memory(run.options, question, config, shape.hardware,
+                     {shape.memory.device_bytes, shape.gpu_major});
   }
   run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;

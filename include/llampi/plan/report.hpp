@@ -81,16 +81,10 @@
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"
+#include "llampi/plan/planned_memory.hpp"
 #include "llampi/plan/step_time.hpp"
 
 namespace llampi::plan {
-
-/// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
-inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
-
-/// What CUDA's context and the libraries take of a GPU when a run has opened and checked it, as measured on
-/// one H100 (driver 580, CUDA 13.0). What is loaded later is loaded_later_bytes().
-inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
 
 /// The time of a step on a machine whose figures are known.
 struct Prediction {
@@ -135,6 +129,7 @@ struct Machine {
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
   std::string memory_in_words() const;  ///< "79.10 GiB", "44.00 GiB (--memory)"
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
+  PlannedMemory memory() const { return {backend, memory_bytes, host_memory_bytes, most_ranks_on_a_node()}; }
 };
 
 struct ArenaReport {
@@ -246,18 +241,11 @@ struct PlanReport {
   bool on_gpu() const { return machine.backend == comm::Backend::nccl; }
   bool knows_memory() const { return machine.memory_bytes > 0; }
   bool knows_host_memory() const { return machine.host_memory_bytes > 0; }
-  bool fits_on_device() const { return needed_bytes <= machine.memory_bytes; }
-  bool fits_on_host() const { return !knows_host_memory() || host_needed_bytes <= machine.host_memory_bytes; }
+  /// True where the memory is not known.
+  bool fits_on_device() const { return machine.memory().device_holds(needed_bytes); }
+  bool fits_on_host() const { return machine.memory().host_holds(host_needed_bytes); }
   bool fits() const { return fits_on_device() && fits_on_host(); }
 };
-
-/// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
-/// later and communicators, or the host's, where both arenas lie with the process itself.
-std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::DeviceMesh& groups, comm::Reduction reduction);
-/// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
-std::int64_t host_needed_bytes(const Machine& machine,
-                               const std::array<std::int64_t, fsdp::kArenas>& arena_bytes);
 
 /// @param compiled with a training step
 PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,

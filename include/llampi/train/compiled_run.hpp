@@ -8,6 +8,7 @@
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
+#include "llampi/plan/planned_memory.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi::train {
@@ -18,10 +19,9 @@ struct RunShape {
   std::vector<int> node_ranks = {};  ///< where nodes differ, the ranks of each: as many as `ranks` together
   int threads = 0;                   ///< per rank; 0: as the configuration says
   Hardware hardware = Hardware::cpu;
-  std::int64_t memory_bytes = 0;       ///< of the GPU of a rank; 0: not known
-  std::string gpu = "this GPU";        ///< in messages
-  int gpu_major = 9, gpu_minor = 0;    ///< its compute capability
-  std::int64_t host_memory_bytes = 0;  ///< of a node with GPUs; 0: not known
+  plan::PlannedMemory memory = {};   ///< by which what is `auto` is decided
+  std::string gpu = "this GPU";      ///< in messages
+  int gpu_major = 9, gpu_minor = 0;  ///< its compute capability
 };
 
 /// With automatic values replaced by the resulting numbers; ranks_per_node is the most of any node then.

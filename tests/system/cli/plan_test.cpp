@@ -527,6 +527,44 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
                  "--host-memory needs to know the GPUs too; add --memory, or name them with --device");
 }
 
+// What is `auto` is decided by the memory that the report compares with.
+TEST_F(Plan, DecidesByTheHostMemoryOfCpus) {
+  const std::string ranks = "--ranks 4 --per-node 2 --data.seq_len=64 --train.global_batch=256 ",
+                    checkpointing = ranks + "--train.micro_batch=64 --activation.checkpointing=",
+                    micro_batch = ranks + "--train.micro_batch=";
+  const auto needed = [&](const std::string& options) {
+    return json(options)["needed_bytes"].get<std::int64_t>();
+  };
+  const auto host = [](double rank_bytes) {
+    return fmt::format(" --host-memory {}", 2 * rank_bytes / 0x1p30);
+  };
+
+  const std::int64_t most = needed(checkpointing + "none"), least = needed(checkpointing + "full");
+  ASSERT_LT(least, most);
+  const auto enough = json(checkpointing + "auto" + host(static_cast<double>(most)));
+  EXPECT_EQ(enough["checkpointing"], "none");
+  EXPECT_EQ(enough["fits"], true);
+  for (const double bytes :
+       {static_cast<double>(most - 1), static_cast<double>(least + most) / 2, static_cast<double>(least)}) {
+    const auto plan = json(checkpointing + "auto" + host(bytes));
+    EXPECT_NE(plan["checkpointing"], "none") << bytes;
+    EXPECT_EQ(plan["fits"], true) << bytes;
+    // It is the memory that --memory would have given.
+    const auto same = json(checkpointing + fmt::format("auto --memory {}", bytes / 0x1p30));
+    EXPECT_EQ(plan["checkpointing"], same["checkpointing"]) << bytes;
+    EXPECT_EQ(plan["needed_bytes"], same["needed_bytes"]) << bytes;
+  }
+  // Where nothing fits, it says so: not even a process alone has room in half of that.
+  EXPECT_EQ(plan(checkpointing + "auto" + host(static_cast<double>(least) / 2)).status, 2);
+
+  const auto whole = json(micro_batch + "auto"), half = json(micro_batch + "32");
+  ASSERT_EQ(whole["micro_batch"], 64);
+  ASSERT_LT(half["needed_bytes"], whole["needed_bytes"]);
+  const auto smaller = json(micro_batch + "auto" + host(half["needed_bytes"].get<double>()));
+  EXPECT_EQ(smaller["micro_batch"], 32);
+  EXPECT_EQ(smaller["fits"], true);
+}
+
 // What docs/memory.md says about the shapes that come with the program.
 TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
   const std::string input = LLAMPI_TEST_DATA "/../input/";

@@ -42,9 +42,9 @@ class PlanTuning : public ::testing::Test {
     shape_ = shape;
     config_.train.global_batch = sequences_of_a_rank * shape.ranks;
     machine_ = machine_of(request, config_, shape_);
-    const train::RunShape resolved = train::resolved(shape_, config_);
-    place_ranks(request, resolved, machine_);
-    figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(resolved));
+    shape_ = train::resolved(shape_, config_);
+    place_ranks(request, shape_, machine_);
+    figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(shape_));
   }
   TunedConfig tuned() const {
     return tune_config(
@@ -60,14 +60,10 @@ class PlanTuning : public ::testing::Test {
   /// With all its micro-batches. @throws UserError for what cannot be had
   Planned plan_of(const Config& config) const {
     const train::CompiledRun run = train::compile_run(config, shape_);
+    const plan::PlannedMemory memory = machine_.memory();
     const std::int64_t bytes =
-        plan::needed_bytes(machine_.backend, run.compiled.arena_bytes, run.groups, run.options.reduction);
-    const std::int64_t host = plan::host_needed_bytes(machine_, run.compiled.arena_bytes);
-    const auto fits = [](std::int64_t needed, std::int64_t memory) {
-      return memory == 0 || needed <= memory;
-    };
-    if (!fits(bytes, machine_.memory_bytes) || !fits(host, machine_.host_memory_bytes))
-      return {.bytes = bytes};
+        memory.needed_on_device(run.compiled.arena_bytes, run.groups, run.options.reduction);
+    if (!memory.holds(run.compiled.arena_bytes, run.groups, run.options.reduction)) return {.bytes = bytes};
     return {plan::time_of_step(run.compiled.step.actions, time_actions(run, *figures_).phases).seconds,
             bytes};
   }
