@@ -86,16 +86,16 @@ struct Node {
   bool near_gpus = false;
 };
 
-std::vector<Node> nodes_of(const std::vector<RankCores>& seats, int count) {
+std::vector<Node> nodes_of(const std::vector<RankCores>& rank_cores, int count) {
   std::vector<Node> nodes(static_cast<std::size_t>(count));
-  for (std::size_t rank = 0; rank < seats.size(); ++rank) {
-    const RankCores& seat = seats[rank];
-    Node& node = nodes.at(static_cast<std::size_t>(seat.node));
+  for (std::size_t rank = 0; rank < rank_cores.size(); ++rank) {
+    const RankCores& cores = rank_cores[rank];
+    Node& node = nodes.at(static_cast<std::size_t>(cores.node));
     node.ranks.push_back(static_cast<int>(rank));
-    node.on_node.push_back({.usable = parse_cpus(seat.usable),
-                            .threads = seat.threads,
-                            .has_gpu = !seat.bus_id.empty(),
-                            .by_openmp = seat.by_openmp});
+    node.on_node.push_back({.usable = parse_cpus(cores.usable),
+                            .threads = cores.threads,
+                            .has_gpu = !cores.bus_id.empty(),
+                            .by_openmp = cores.by_openmp});
     node.cpus.push_back(node.on_node.back().usable);
   }
   for (Node& node : nodes) node.shared = shared_cpus(node.on_node);
@@ -107,10 +107,11 @@ bool divides(const Node& node) {
                      [](const SharedCpus& group) { return group.sharing == Sharing::divide; });
 }
 
-std::string networks_of(const NodeTopology& topology, const Node& node, const std::vector<RankCores>& seats) {
+std::string networks_of(const NodeTopology& topology, const Node& node,
+                        const std::vector<RankCores>& rank_cores) {
   std::vector<std::pair<std::string, std::vector<int>>> ranks_of;  // by the names of their devices
   for (std::size_t i = 0; i < node.ranks.size(); ++i) {
-    const std::string& bus_id = seats[static_cast<std::size_t>(node.ranks[i])].bus_id;
+    const std::string& bus_id = rank_cores[static_cast<std::size_t>(node.ranks[i])].bus_id;
     auto names = topology.networks_near_device(bus_id);
     if (names.empty()) names = topology.networks_near(node.cpus[i]);
     if (names.empty()) continue;
@@ -124,7 +125,8 @@ std::string networks_of(const NodeTopology& topology, const Node& node, const st
   return text;
 }
 
-void divide(const NodeTopology& topology, const std::vector<RankCores>& seats, Node& node, NodePlan& plan) {
+void divide(const NodeTopology& topology, const std::vector<RankCores>& rank_cores, Node& node,
+            NodePlan& plan) {
   plan.cpus.resize(node.ranks.size());
   for (const SharedCpus& group : node.shared) {
     if (group.sharing != Sharing::divide) continue;
@@ -132,7 +134,7 @@ void divide(const NodeTopology& topology, const std::vector<RankCores>& seats, N
     for (const int member : group.ranks) {
       const auto i = static_cast<std::size_t>(member);
       ranks.push_back(node.on_node[i]);
-      ranks.back().near = topology.near_device(seats[static_cast<std::size_t>(node.ranks[i])].bus_id);
+      ranks.back().near = topology.near_device(rank_cores[static_cast<std::size_t>(node.ranks[i])].bus_id);
     }
     const auto division = divide_cores(topology.cores(), ranks);
     if (!division) continue;
@@ -147,13 +149,13 @@ void divide(const NodeTopology& topology, const std::vector<RankCores>& seats, N
 }
 
 /// Of the first rank of a node, with hwloc. Does not throw: a run goes on without.
-NodePlan plan_of_node(Node node, const std::vector<RankCores>& seats, bool divides_cores,
+NodePlan plan_of_node(Node node, const std::vector<RankCores>& rank_cores, bool divides_cores,
                       bool names_networks) {
   NodePlan plan;
   try {
     const NodeTopology topology;
-    if (divides_cores) divide(topology, seats, node, plan);
-    if (names_networks) plan.networks = networks_of(topology, node, seats);
+    if (divides_cores) divide(topology, rank_cores, node, plan);
+    if (names_networks) plan.networks = networks_of(topology, node, rank_cores);
   } catch (const std::exception& error) {
     plan.failure = error.what();
   }
@@ -210,7 +212,7 @@ std::string summary(const std::vector<Node>& nodes, const std::vector<NodePlan>&
 }
 
 /// What makes a job slow without a word, of the first node where it is so.
-void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& seats, const Log& log) {
+void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& rank_cores, const Log& log) {
   for (const Node& node : nodes) {
     for (const SharedCpus& group : node.shared) {
       std::vector<int> ranks;
@@ -219,7 +221,7 @@ void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& seats, c
         ranks.push_back(node.ranks[static_cast<std::size_t>(member)]);
         threads += node.on_node[static_cast<std::size_t>(member)].threads;
       }
-      const auto& host = seats[static_cast<std::size_t>(ranks.front())].host;
+      const auto& host = rank_cores[static_cast<std::size_t>(ranks.front())].host;
       const auto cpus = node.on_node[static_cast<std::size_t>(group.ranks.front())].usable;
       if (group.sharing == Sharing::crowded) {
         log.warning(
@@ -242,14 +244,15 @@ void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& seats, c
 
 /// What was decided for the ranks of all nodes, from the first rank of each. Collective.
 std::vector<NodePlan> exchange_plans(World& world, std::vector<Node>& nodes,
-                                     const std::vector<RankCores>& seats, bool binds, bool names_networks) {
+                                     const std::vector<RankCores>& rank_cores, bool binds,
+                                     bool names_networks) {
   const Topology& place = world.topology();
   const Node& own = nodes[static_cast<std::size_t>(place.node)];
   const bool divides_cores = binds && divides(own);
   const bool names = names_networks && place.node == 0;
   NodePlan plan;
   if (place.local_rank == 0 && (divides_cores || names))
-    plan = plan_of_node(own, seats, divides_cores, names);
+    plan = plan_of_node(own, rank_cores, divides_cores, names);
   const auto all = all_gather_value(world, plan);
   std::vector<NodePlan> plans;
   for (Node& node : nodes) {
@@ -322,14 +325,14 @@ Binding bind_ranks(World& world, const BindRequest& request, const Log& log) {
                       .usable = format_cpus(current_cpus()),
                       .bus_id = request.bus_id,
                       .host = world.topology().host};
-  const auto seats = all_gather_value(world, own);
-  auto nodes = nodes_of(seats, world.topology().nodes);
+  const auto rank_cores = all_gather_value(world, own);
+  auto nodes = nodes_of(rank_cores, world.topology().nodes);
   const bool binds = request.bind == Bind::automatic;
   const bool names_networks = broadcast_value(world, infiniband_devices() > 0);
   std::vector<NodePlan> plans;
   Binding binding;
   if (names_networks || (binds && std::any_of(nodes.begin(), nodes.end(), divides))) {
-    plans = exchange_plans(world, nodes, seats, binds, names_networks);
+    plans = exchange_plans(world, nodes, rank_cores, binds, names_networks);
     binding = bind_as_planned(world, plans, log);
   }
   log.info("{}", summary(nodes, plans, binds ? "" : fmt::format(" ({} = none)", request.option)));
@@ -337,7 +340,7 @@ Binding bind_ranks(World& world, const BindRequest& request, const Log& log) {
     log.info(
         "network: nearest InfiniBand devices: {}; NCCL chooses by GPUs, MPI by the cores on which a rank starts",
         plans.front().networks);
-  warn(nodes, seats, log);
+  warn(nodes, rank_cores, log);
   return binding;
 }
 

@@ -296,7 +296,7 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
   StepResult result{.loss_sums = {losses, losses + options.micro_batches},
                     .grad_norm = scalars.update.grad_norm,
                     .fp8 = scalars.fp8,
-                    .dropped = !complete};
+                    .aborted = !complete};
   for (const double loss : result.loss_sums) result.loss_sum += loss;
   return result;
 }

@@ -100,8 +100,8 @@ class Trainer {
   Outcome finish();
   UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches,
                           fsdp::StepInputs inputs);
-  void tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on);
-  void hear();
+  void start_agreement(std::span<const device::HostBatch> next_batches, double seconds_to_go_on);
+  void finish_agreement();
   void report_last_step(const StepFacts& of_all);
   bool must_know_now(const StepMetrics& metrics) const;
   void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
@@ -148,7 +148,7 @@ class Trainer {
   std::int64_t first_step_ = 0;      ///< that this process runs
   std::int64_t compared_step_ = -1;  ///< at which replicas were equal
   double evaluation_seconds_ = 0;    ///< of the slowest so far
-  bool dropped_ = false;             ///< the last step
+  bool aborted_ = false;             ///< the last step
   bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
   std::exception_ptr data_failure_;  ///< likewise, but of the step after this one
@@ -375,8 +375,8 @@ double Trainer::seconds_to_go_on(int steps, double step_seconds) const {
 
 Outcome Trainer::stop() {
   if (unreported_) {
-    tell({}, 0);
-    hear();
+    start_agreement({}, 0);
+    finish_agreement();
   }
   const bool idle = state_.step < first_step_;
   if (!idle) save(CheckpointContent::all);  // so that it can continue
@@ -427,8 +427,8 @@ Outcome Trainer::loop() {
   record_.act("reading the data");
   std::vector<device::HostBatch> batches;
   attempt([&] { batches = loader.next(data_steps(state_) + 1); });
-  tell(batches, seconds_to_go_on(1, 0));
-  hear();
+  start_agreement(batches, seconds_to_go_on(1, 0));
+  finish_agreement();
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = steady_seconds(), waited = record_.waited_seconds();
@@ -451,10 +451,10 @@ Outcome Trainer::loop() {
     const double data_seconds = steady_seconds() - begin;
 
     const fsdp::StepInputs inputs = next_inputs_;
-    tell(next_batches, seconds_to_go_on(2, last_seconds));
+    start_agreement(next_batches, seconds_to_go_on(2, last_seconds));
     auto step = one_step(state_.step + 1, batches, inputs);
-    hear();
-    if (dropped_) return stop();
+    finish_agreement();
+    if (aborted_) return stop();
     StepMetrics& metrics = step.metrics;
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = steady_seconds() - begin;
@@ -467,8 +467,8 @@ Outcome Trainer::loop() {
     step.busy_seconds = last_seconds - (record_.waited_seconds() - waited);
     unreported_ = step;
     if (must_know_now(metrics)) {
-      tell(next_batches, seconds_to_go_on(1, last_seconds));
-      hear();
+      start_agreement(next_batches, seconds_to_go_on(1, last_seconds));
+      finish_agreement();
     }
     batches = std::move(next_batches);
     if (state_.step == first_step_) {
@@ -479,8 +479,8 @@ Outcome Trainer::loop() {
       warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
     if (due(config_.train.eval_every, state_.step)) {
-      const bool dropped = tally_.stops() && state_.step < total_steps_;
-      if (dropped || !evaluate_now()) return stop();
+      const bool aborted = tally_.stops() && state_.step < total_steps_;
+      if (aborted || !evaluate_now()) return stop();
     }
     if (state_.step == total_steps_) {
       save(config_.checkpoint.content);
@@ -497,8 +497,8 @@ Outcome Trainer::finish() {
   return Outcome::done;
 }
 
-/// What this rank has to say while the next step runs: hear() is next.
-void Trainer::tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on) {
+/// Sends the facts of this rank to all others while the next step runs; finish_agreement() is next.
+void Trainer::start_agreement(std::span<const device::HostBatch> next_batches, double seconds_to_go_on) {
   StepFacts own;
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
   own.segments = device::most_segments(next_batches);
@@ -518,8 +518,8 @@ void Trainer::tell(std::span<const device::HostBatch> next_batches, double secon
   agreement_.start(own);
 }
 
-/// What all ranks said in tell(), and what follows from it for the step that was unreported then.
-void Trainer::hear() {
+/// Takes the facts of all ranks from start_agreement(), and what follows from it for the step that was unreported then.
+void Trainer::finish_agreement() {
   StepFacts of_all;
   {
     const health::FlightScope scope(record_, {"agreement on the step"});
@@ -603,7 +603,7 @@ UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::Host
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
-    if ((dropped_ = result.dropped)) return done;
+    if ((aborted_ = result.aborted)) return done;
     done.own_loss = result.loss_sum;
     for (const double loss : result.loss_sums) done.losses.add(loss);
     done.fp8 = result.fp8;
@@ -649,7 +649,7 @@ void Trainer::scale_loss(std::int64_t step, bool overflow) {
   state_.loss_scale_good_steps = scaler.good_steps;
 }
 
-/// False if it was dropped, to stop. The next run begins with it then.
+/// False if it was aborted, to stop. The next run begins with it then.
 bool Trainer::evaluate_now() {
   const health::FlightPhase phase(record_, "evaluates");
   const double begin = steady_seconds();

@@ -226,7 +226,7 @@ TrainingRun::Result TrainingRun::step(const Inputs& given) {
   if (options_.drop > 0) {
     int asked = 0;
     engine_->ask_before_micro_batches([&] { return ++asked == options_.drop; });
-    EXPECT_TRUE(engine_->step(inputs.micro_batches, inputs.step).dropped);
+    EXPECT_TRUE(engine_->step(inputs.micro_batches, inputs.step).aborted);
     EXPECT_EQ(asked, options_.drop);
     engine_->ask_before_micro_batches({});
   }

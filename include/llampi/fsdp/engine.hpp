@@ -37,7 +37,7 @@ struct StepResult {
   std::vector<double> loss_sums = {};  ///< of its micro-batches
   double grad_norm = 0;                ///< global, before clipping
   device::Fp8Counts fp8 = {};          ///< of this rank's casts to 8 bits
-  bool dropped = false;                ///< see Engine::ask_before_micro_batches()
+  bool aborted = false;                ///< see Engine::ask_before_micro_batches()
 };
 
 class Engine {

@@ -44,7 +44,7 @@ class DeviceTimes {
   void tell(const Observer& observer, const std::vector<Action>& actions) const {
     for (std::size_t i = 0; i < points_.size(); ++i) {
       const auto& [begin, end] = points_[i];
-      if (begin.get() == nullptr || end.get() == nullptr) continue;  // the host's, or it was dropped
+      if (begin.get() == nullptr || end.get() == nullptr) continue;  // the host's, or it was aborted
       const auto index = static_cast<int>(i);
       observer(actions[i], index, Moment::began_on_device, on_host(begin));
       observer(actions[i], index, Moment::ended_on_device, on_host(end));
@@ -125,11 +125,11 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
   if (observer_ && how == Issue::run && device_.runs_beside_host())
     running.times.emplace(device_, bound.actions.size());
   const int count = static_cast<int>(bound.actions.size());
-  bool dropped = false;
+  bool aborted = false;
   try {
-    for (int i = 0; i < count && !dropped; ++i) {
-      dropped = drops_before(running.action(i), how);
-      if (!dropped) issue(running, i);
+    for (int i = 0; i < count && !aborted; ++i) {
+      aborted = aborts_before(running.action(i), how);
+      if (!aborted) issue(running, i);
     }
     for (int i = 0; i < count; ++i) {
       if (running.works[static_cast<std::size_t>(i)]) wait_for(running, i, device::Stream::compute);
@@ -143,11 +143,11 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
     for (auto& work : running.works) static_cast<void>(work.release());
     throw;
   }
-  return !dropped;
+  return !aborted;
 }
 
 /// What a micro-batch leaves behind before the update is overwritten by the next step.
-bool Executor::drops_before(const Action& action, Issue how) const {
+bool Executor::aborts_before(const Action& action, Issue how) const {
   return action.may_drop_before && how == Issue::run && whether_to_drop_ && whether_to_drop_();
 }
 

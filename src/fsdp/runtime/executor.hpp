@@ -17,7 +17,7 @@ class Executor {
       : device_(device), world_(world), arenas_(arenas), record_(&record) {}
 
   /// Issues everything and waits for the copies. What is on other streams may not be done. False: the rest
-  /// was dropped (ask_before_micro_batches()).
+  /// was aborted (ask_before_micro_batches()).
   bool run(const BoundProgram& bound, const RunInputs& inputs);
   /// Issues everything while the device captures it.
   void capture(const BoundProgram& bound, const RunInputs& inputs);
@@ -39,7 +39,7 @@ class Executor {
   bool issue_all(const BoundProgram& bound, const RunInputs& inputs, Issue how);
   void issue(Running& running, int index);
   void wait_for(Running& running, int index, device::Stream stream);
-  bool drops_before(const Action& action, Issue how) const;
+  bool aborts_before(const Action& action, Issue how) const;
 
   device::Device& device_;
   comm::World& world_;

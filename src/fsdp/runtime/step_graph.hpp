@@ -25,7 +25,7 @@ class StepGraphs {
   StepGraphs(device::Device& device, Executor& executor) : device_(device), executor_(executor) {}
 
   /// The first step of its kind runs without a graph: libraries choose and load kernels, NCCL connects.
-  /// False: it was dropped, as Executor::run() says; a step that is replayed is not.
+  /// False: it was aborted, as Executor::run() says; a step that is replayed is not.
   bool run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts);
   /// The next step of each kind is a first one again: kernels may be others.
   void forget() {
