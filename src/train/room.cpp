@@ -2,8 +2,10 @@
 #include "train/room.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <numeric>
 #include <system_error>
+#include <utility>
 
 #include <unistd.h>
 
@@ -72,6 +74,21 @@ std::int64_t unfinished_bytes(const fs::path& folder) {
   return bytes;
 }
 
+std::string cannot_be_written(const fs::path& fallback, const std::string& reason) {
+  return fmt::format("checkpoint.fallback_dir = {} cannot be written: {}; choose another folder",
+                     fallback.string(), reason);
+}
+
+/// Why nothing can be written into the folder, or, if it is not there, why it cannot be made.
+std::optional<std::string> what_forbids_writing(const fs::path& folder) {
+  std::error_code error;
+  fs::path nearest = fs::absolute(folder, error);
+  while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  if (!fs::is_directory(nearest, error)) return std::generic_category().message(ENOTDIR);
+  if (::access(nearest.c_str(), W_OK | X_OK) == 0) return std::nullopt;
+  return std::generic_category().message(errno);
+}
+
 }  // namespace
 
 fs::path fallback_folder(const Config& config) {
@@ -105,11 +122,10 @@ RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& re
   return {files, files * bytes - freed};
 }
 
-Room::Room(const Config& config, std::int64_t bytes, const Log& log, fs::path fallback,
-           std::vector<fs::path> damaged, FreeBytes free)
+Room::Room(const Config& config, std::int64_t bytes, fs::path fallback, std::vector<fs::path> damaged,
+           FreeBytes free)
     : config_(config),
       bytes_(bytes),
-      log_(log),
       fallback_(std::move(fallback)),
       damaged_(std::move(damaged)),
       free_(std::move(free)) {}
@@ -137,38 +153,44 @@ std::string Room::shortage() const {
                      format_bytes(free.value_or(0)), folder().string());
 }
 
-void Room::require_next() const {
-  look_at_fallback();
-  if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return;
-  if (fits_elsewhere()) {
-    log_.warning("there is no room for a checkpoint: {}; until there is, they go to {}", shortage(),
-                 fallback_.string());
-    return;
-  }
-  throw_user_error(
-      "there is no room for a checkpoint of this model: {}. Older checkpoints are deleted only after a new one is "
-      "completely written; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
-      "room, checkpoint.content = weights least)",
-      shortage());
-}
-
-void Room::look_at_fallback() const {
+void Room::make_fallback_dir() const {
   const fs::path fallback = config_.checkpoint.fallback_dir;
   if (fallback.empty()) return;
   std::error_code error;
   fs::create_directories(fallback, error);
-  if (error || ::access(fallback.c_str(), W_OK | X_OK) != 0) {
-    throw_user_error("checkpoint.fallback_dir = {} cannot be written: {}; choose another folder",
-                     fallback.string(), error ? error.message() : std::generic_category().message(errno));
-  }
-  const auto free = free_(fallback);
-  if (!free || *free >= bytes_) return;
-  log_.warning(
-      "checkpoint.fallback_dir has no room for a checkpoint either: {} are free in {}, and one needs {}",
-      format_bytes(*free), fallback.string(), format_bytes(bytes_));
+  if (error) throw UserError(cannot_be_written(fallback, error.message()));
 }
 
-void Room::foresee(const Saves& saves) const {
+std::optional<RoomProblem> Room::problem_of_fallback() const {
+  const fs::path fallback = config_.checkpoint.fallback_dir;
+  if (fallback.empty()) return std::nullopt;
+  if (const auto reason = what_forbids_writing(fallback))
+    return RoomProblem{.text = cannot_be_written(fallback, *reason), .is_fatal = true};
+  const auto free = free_(fallback);
+  if (!free || *free >= bytes_) return std::nullopt;
+  return RoomProblem{
+      .text = fmt::format(
+          "checkpoint.fallback_dir has no room for a checkpoint either: {} are free in {}, and one needs {}",
+          format_bytes(*free), fallback.string(), format_bytes(bytes_))};
+}
+
+std::optional<RoomProblem> Room::problem_of_next() const {
+  if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return std::nullopt;
+  if (fits_elsewhere()) {
+    return RoomProblem{.text =
+                           fmt::format("there is no room for a checkpoint: {}; until there is, they go to {}",
+                                       shortage(), fallback_.string())};
+  }
+  return RoomProblem{
+      .text = fmt::format(
+          "there is no room for a checkpoint of this model: {}. Older checkpoints are deleted only after a new one is "
+          "completely written; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
+          "room, checkpoint.content = weights least)",
+          shortage()),
+      .is_fatal = true};
+}
+
+std::optional<std::string> Room::problem_at_the_end(const Saves& saves) const {
   std::vector<SavedFile> existing;
   for (const auto& file : checkpoint::list_checkpoints(config_.run.dir)) {
     if (std::find(damaged_.begin(), damaged_.end(), file) == damaged_.end())
@@ -176,7 +198,7 @@ void Room::foresee(const Saves& saves) const {
   }
   const auto end = room_at_the_end(saves, retention(), bytes_, existing);
   const auto free = free_(folder());
-  if (!free || *free >= end.bytes) return;
+  if (!free || *free >= end.bytes) return std::nullopt;
   const auto fewer = [&](const checkpoint::Retention& kept) {
     return room_at_the_end(saves, kept, bytes_, existing).bytes <= *free;
   };
@@ -188,7 +210,7 @@ void Room::foresee(const Saves& saves) const {
   } else if (config_.checkpoint.keep_every > 0 && fewer({1, 0})) {
     advice = "keep fewer (checkpoint.keep_every), or " + advice;
   }
-  log_.warning(
+  return fmt::format(
       "there is no room for all checkpoints of this run: with checkpoint.keep = {} and "
       "checkpoint.keep_every = {} there are {} new ones of {} when the last one is written, which need {}, "
       "and {} are free in {}; {} (checkpoint.state_dtype = bfloat16 takes less room, "
@@ -197,13 +219,12 @@ void Room::foresee(const Saves& saves) const {
       format_bytes(end.bytes), format_bytes(*free), folder().string(), advice);
 }
 
-void Room::watch(double now) {
-  if (now - looked_ < kLookSeconds) return;
+std::optional<std::string> Room::new_problem(double now) {
+  if (now - looked_ < kLookSeconds) return std::nullopt;
   looked_ = now;
-  const bool is_short = !fits() && !fits(sum_of_bytes(surplus_of_next()), bytes_);
-  if (is_short && !warned_)
-    log_.warning("there is no room for the next checkpoint: {}; make room there", shortage());
-  warned_ = is_short;
+  const bool was_short = std::exchange(is_short_, !fits() && !fits(sum_of_bytes(surplus_of_next()), bytes_));
+  if (!is_short_ || was_short) return std::nullopt;
+  return fmt::format("there is no room for the next checkpoint: {}; make room there", shortage());
 }
 
 bool Room::has_some() const { return fits() || fits_elsewhere(); }
@@ -214,17 +235,26 @@ bool Room::fits_elsewhere() const {
   return !free || *free >= bytes_;
 }
 
-void Room::make_some() const {
+void Room::make_some(const Log& log) const {
   if (fits()) return;
   const auto surplus = surplus_of_next();
   if (!fits(sum_of_bytes(surplus), bytes_)) return;
   for (const auto& file : surplus) {
     if (fits()) return;
-    log_.warning("deletes {} before the next checkpoint is written, because there is no room for both",
-                 file.string());
+    log.warning("deletes {} before the next checkpoint is written, because there is no room for both",
+                file.string());
     std::error_code error;
     fs::remove(file, error);
-    if (error) log_.warning("cannot delete {}: {}", file.string(), error.message());
+    if (error) log.warning("cannot delete {}: {}", file.string(), error.message());
+  }
+}
+
+void require_room(const Room& room, const Log& log) {
+  room.make_fallback_dir();
+  for (const auto& problem : {room.problem_of_fallback(), room.problem_of_next()}) {
+    if (!problem) continue;
+    if (problem->is_fatal) throw UserError(problem->text);
+    log.warning("{}", problem->text);
   }
 }
 

@@ -46,6 +46,12 @@ struct RoomAtTheEnd {
 RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& retention, std::int64_t bytes,
                              const std::vector<SavedFile>& existing);
 
+/// What is wrong with the room for the next checkpoint.
+struct RoomProblem {
+  std::string text;
+  bool is_fatal = false;  ///< a run does not start
+};
+
 /// The disk of run.dir, as rank 0 sees it. Where a file system does not tell what is free, there is enough.
 class Room {
  public:
@@ -54,17 +60,21 @@ class Room {
   /// @param bytes of a checkpoint
   /// @param fallback the run's fallback_folder()
   /// @param damaged checkpoints in run.dir, which are neither counted nor deleted
-  Room(const Config& config, std::int64_t bytes, const Log& log, std::filesystem::path fallback,
+  Room(const Config& config, std::int64_t bytes, std::filesystem::path fallback,
        std::vector<std::filesystem::path> damaged = {}, FreeBytes free = checkpoint::free_bytes);
 
-  /// At the start. Warns if the next checkpoint fits only into the fallback folder. @throws UserError if it
-  /// fits nowhere, or if there is no checkpoint.fallback_dir where one is named and it cannot be made
-  void require_next() const;
-  /// At the start: warns if what is kept of checkpoints will not fit in the end.
-  void foresee(const Saves& saves) const;
-  /// Every now and then: warns when the room for the next checkpoint is gone; again only after it was there
-  /// meanwhile. Looks at the disk every ten seconds at most. @param now steady_seconds()
-  void watch(double now);
+  /// Makes checkpoint.fallback_dir if one is named. @throws UserError if that fails
+  void make_fallback_dir() const;
+  /// checkpoint.fallback_dir, or the nearest folder above it while it is not there, cannot be written (fatal), or has no room for
+  /// a checkpoint.
+  std::optional<RoomProblem> problem_of_fallback() const;
+  /// The next checkpoint fits only into the fallback folder, or nowhere (fatal).
+  std::optional<RoomProblem> problem_of_next() const;
+  /// What is kept of checkpoints will not fit in the end.
+  std::optional<std::string> problem_at_the_end(const Saves& saves) const;
+  /// To be asked every now and then: the room for the next checkpoint is gone. Says so again only after it was there meanwhile.
+  /// Looks at the disk every ten seconds at most. @param now steady_seconds()
+  std::optional<std::string> new_problem(double now);
 
   /// Whether a checkpoint fits into run.dir.
   bool fits() const { return fits(0, bytes_); }
@@ -72,7 +82,7 @@ class Room {
   bool has_some() const;
   /// Before a save: where that is enough, deletes checkpoints that the next save would delete, oldest first,
   /// for as long as another one stays.
-  void make_some() const;
+  void make_some(const Log& log) const;
   const std::filesystem::path& fallback() const { return fallback_; }
   std::filesystem::path folder() const { return std::filesystem::path(config_.run.dir) / "checkpoints"; }
   /// "it needs 1.2 GiB, and 3 MiB are free in runs/a/checkpoints"
@@ -83,16 +93,18 @@ class Room {
   bool fits_elsewhere() const;
   std::vector<std::filesystem::path> surplus_of_next() const;
   checkpoint::Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
-  void look_at_fallback() const;
 
   const Config& config_;
   std::int64_t bytes_;
-  const Log& log_;
   std::filesystem::path fallback_;
   std::vector<std::filesystem::path> damaged_;
   FreeBytes free_;
   double looked_ = -1e9;
-  bool warned_ = false;
+  bool is_short_ = false;
 };
+
+/// At the start of a run: makes checkpoint.fallback_dir, and warns of what is wrong with the room for the next checkpoint.
+/// @throws UserError if that is fatal
+void require_room(const Room& room, const Log& log);
 
 }  // namespace llampi::train

@@ -192,7 +192,7 @@ bool Saver::get_ready() {
   std::int64_t is_short = 0;
   comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
-    run_.room.make_some();
+    run_.room.make_some(run_.log);
     is_short = run_.room.fits() && works([&] { run_.metrics()->sync(); }) ? 0 : 1;
   });
   run_.world.max(std::span(&is_short, 1));

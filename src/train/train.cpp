@@ -230,8 +230,8 @@ void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
       // Also where weights are saved: when the run is told to stop, all of its state is.
       checkpoint::checkpoint_bytes(tensors_to_save(*engine_, CheckpointContent::all), checkpoint_texts(),
                                    file_settings(config_)),
-      log_, fallback, damaged);
-  comm::on_rank_0(world_, [&] { room_->require_next(); });
+      fallback, damaged);
+  comm::on_rank_0(world_, [&] { require_room(*room_, log_); });
 }
 
 checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
@@ -244,7 +244,8 @@ void Trainer::open_run_folder() {
     const bool ends_with_step =
         journal_.open_folder(start_.run_text, report_->job_start(state_.step, total_steps_));
     if (!choices_.products.empty()) keep_choices(room_->folder() / kChoicesFile, choices_, log_);
-    room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
+    const auto problem = room_->problem_at_the_end({state_.step, total_steps_, config_.checkpoint.every});
+    if (problem) log_.warning("{}", *problem);
     return ends_with_step;
   });
   journal_.begin(state_.step, total_steps_);
@@ -547,7 +548,9 @@ void Trainer::report_last_step(const StepFacts& of_all) {
   }
   record_.act("reporting the step");
   attempt([&] { journal_.write(metrics); });
-  if (world_.rank() == 0) room_->watch(steady_seconds());
+  if (world_.rank() == 0) {
+    if (const auto problem = room_->new_problem(steady_seconds())) log_.warning("{}", *problem);
+  }
   journal_.show(metrics);
   check_finite(step);
 }

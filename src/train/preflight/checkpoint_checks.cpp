@@ -2,6 +2,7 @@
 #include "train/preflight/checkpoint_checks.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -67,40 +68,37 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
   const auto tensors = tensors_to_save(run.engine, CheckpointContent::all);
   bytes = checkpoint::checkpoint_bytes(tensors, run.texts, file_settings(config));
   struct Found {
-    bool fits = false;
-    std::string problem, free;
-    auto members() { return std::tie(fits, problem, free); }
+    bool fits = false;  ///< the next checkpoint, into run.dir
+    std::string problems, free;
+    auto members() { return std::tie(fits, problems, free); }
   };
   const auto found = comm::from_rank_0(list.world(), [&] {
     Found on_disk;
-    const Log warnings([&](const std::string& line) { on_disk.problem = line.substr(line.find(": ") + 2); });
     std::vector<fs::path> damaged;
     for (const auto& file : refused) damaged.push_back(file.file);
-    const Room room(config, bytes, warnings, fallback_folder(config), damaged);
-    std::error_code ignored;
-    const fs::path second = config.checkpoint.fallback_dir;
-    const bool had_second = second.empty() || fs::exists(second, ignored);
-    try {
-      room.require_next();
-      on_disk.fits = on_disk.problem.empty();
-      if (on_disk.fits)
-        room.foresee({run.state.step, total_steps(config, run.state), config.checkpoint.every});
-    } catch (const UserError& error) {
-      on_disk.problem = error.what();
+    const Room room(config, bytes, fallback_folder(config), damaged);
+    std::vector<std::string> problems;
+    if (const auto of_next = room.problem_of_next()) {
+      problems.push_back(of_next->text);
+    } else {
+      on_disk.fits = true;
+      const Saves saves{run.state.step, total_steps(config, run.state), config.checkpoint.every};
+      if (const auto at_the_end = room.problem_at_the_end(saves)) problems.push_back(*at_the_end);
     }
-    if (!had_second) fs::remove(second, ignored);  // which require_next() has made
+    if (const auto of_fallback = room.problem_of_fallback()) problems.push_back(of_fallback->text);
+    on_disk.problems = fmt::format("{}", fmt::join(problems, "; and "));
     const auto free = checkpoint::free_bytes(room.folder());
     on_disk.free = free ? fmt::format("{} are free in {}", format_bytes(*free), room.folder().string())
                         : fmt::format("{} does not say how much is free", room.folder().string());
     return on_disk;
   });
-  if (found.problem.empty()) {
+  if (found.problems.empty()) {
     list.pass(
         "room",
         fmt::format("a checkpoint takes {}, and {}: enough for all that are kept (checkpoint.keep = {})",
                     format_bytes(bytes), found.free, config.checkpoint.keep));
   } else {
-    list.fail("room", found.problem);
+    list.fail("room", found.problems);
   }
   return found.fits;
 }

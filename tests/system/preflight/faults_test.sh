@@ -95,9 +95,22 @@ expect SKIP checkpoint "there is no room for one"
 echo "run 600000" >free
 check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --checkpoint.every=2 --skip-arithmetic
 ((status == 1)) || complain "little room"
-expect FAIL room "no room for all checkpoints of this run: .*; checkpoint.keep = 1 would fit"
+expect FAIL room "there is no room for all checkpoints of this run: .*; checkpoint.keep = 1 would fit"
 expect PASS checkpoint ''
-rmdir run
+# A second folder: for the one that run.dir has no room for, and without room of its own, which does not keep a checkpoint from run.dir.
+echo "run 1000" >free
+check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" "$llampi" check "${keys[@]}" --checkpoint.fallback_dir=not/there --skip-arithmetic
+((status == 1)) || complain "room elsewhere"
+expect FAIL room "there is no room for a checkpoint: it needs .*; until there is, they go to not/there/.*"
+expect SKIP checkpoint "there is no room for one"
+[[ ! -e not ]] || complain "checkpoint.fallback_dir was made"
+mkdir elsewhere
+printf 'run 600000\nelsewhere 1000\n' >free
+check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" "$llampi" check "${keys[@]}" --checkpoint.fallback_dir=elsewhere --checkpoint.every=2 --skip-arithmetic
+((status == 1)) || complain "no room elsewhere"
+expect FAIL room "there is no room for all checkpoints of this run: .*; and checkpoint.fallback_dir has no room for a checkpoint either: 1000 B are free in elsewhere, .*"
+expect PASS checkpoint ''
+rmdir run elsewhere
 
 # Checkpoints that take longer than the steps between them, on a disk that takes two seconds for one write; without it, a busy disk may take more than a second.
 check on_two --checkpoint.every=2

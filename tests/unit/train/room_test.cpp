@@ -20,6 +20,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Optional;
+using ::testing::StartsWith;
 
 constexpr std::int64_t kBytes = 1000;  // of a checkpoint
 
@@ -81,9 +83,9 @@ class RoomOfRun : public ::testing::Test {
     std::ofstream(checkpoint::checkpoint_path(config_.run.dir, step)) << std::string(kBytes, 'x');
   }
   Room room() {
-    return {config_, kBytes,
-            log_,    fallback_folder(config_),
-            {},      [this](const fs::path& folder) { return free(folder); }};
+    return {config_, kBytes, fallback_folder(config_), {}, [this](const fs::path& folder) {
+              return free(folder);
+            }};
   }
   std::optional<std::int64_t> free(const fs::path& folder) const {
     const auto gone = 10 - std::ssize(checkpoint::list_checkpoints(config_.run.dir));
@@ -95,7 +97,7 @@ class RoomOfRun : public ::testing::Test {
   }
   std::string refusal() {
     try {
-      room().require_next();
+      require_room(room(), log_);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -125,21 +127,21 @@ TEST_F(RoomOfRun, IsMadeByAnOldCheckpointOnlyWhereAnotherStays) {
   for (const int step : {2, 4}) have(step);
   free_is(10);
   EXPECT_EQ(refusal(), "");  // the save deletes step 2 anyhow
-  room().make_some();
+  room().make_some(log_);
   EXPECT_THAT(checkpoint::list_checkpoints(config_.run.dir),
               ElementsAre(checkpoint::checkpoint_path(config_.run.dir, 4)));
   EXPECT_THAT(lines_,
               ElementsAre(HasSubstr("deletes " + checkpoint::checkpoint_path(config_.run.dir, 2).string())));
   free_is(10);
   EXPECT_NE(refusal(), "");
-  room().make_some();
+  room().make_some(log_);
   config_.checkpoint.keep = 1;
-  room().make_some();
+  room().make_some(log_);
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 1) << "the only one";
   config_.checkpoint.keep = 2, config_.checkpoint.keep_every = 2;
   have(6);
   free_is(10);
-  room().make_some();
+  room().make_some(log_);
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2) << "both stay for good";
 }
 
@@ -147,38 +149,33 @@ TEST_F(RoomOfRun, DeletesNothingWhereThatIsNotEnough) {
   config_.checkpoint.keep = 2;
   for (const int step : {2, 4}) have(step);
   free_is(-10);
-  room().make_some();
+  room().make_some(log_);
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2);
 }
 
 TEST_F(RoomOfRun, IsForeseen) {
   free_is(4 * kBytes);
-  room().foresee({0, 100, 10});  // three and the one that is written
-  EXPECT_THAT(lines_, IsEmpty());
+  EXPECT_EQ(room().problem_at_the_end({0, 100, 10}), std::nullopt);  // three and the one that is written
   free_is(4 * kBytes - 1);
-  room().foresee({0, 100, 0});  // one, at the end
-  EXPECT_THAT(lines_, IsEmpty());
-  room().foresee({0, 100, 10});
-  ASSERT_EQ(lines_.size(), 1);
-  EXPECT_THAT(lines_[0],
-              AllOf(HasSubstr("warning: "), HasSubstr("4 new ones of 1000 B"), HasSubstr("need 3.91 KiB"),
-                    HasSubstr("3.91 KiB are free in " + config_.run.dir),
-                    HasSubstr("checkpoint.keep = 2 would fit")));
+  EXPECT_EQ(room().problem_at_the_end({0, 100, 0}), std::nullopt);  // one, at the end
+  EXPECT_THAT(room().problem_at_the_end({0, 100, 10}),
+              Optional(AllOf(StartsWith("there is no room for all checkpoints of this run: "),
+                             HasSubstr("4 new ones of 1000 B"), HasSubstr("need 3.91 KiB"),
+                             HasSubstr("3.91 KiB are free in " + config_.run.dir),
+                             HasSubstr("checkpoint.keep = 2 would fit"))));
   config_.checkpoint.keep_every = 10;
-  room().foresee({0, 100, 10});
-  ASSERT_EQ(lines_.size(), 2);
-  EXPECT_THAT(lines_[1], HasSubstr("keep fewer (checkpoint.keep_every)"));
+  EXPECT_THAT(room().problem_at_the_end({0, 100, 10}),
+              Optional(HasSubstr("keep fewer (checkpoint.keep_every)")));
 }
 
 TEST_F(RoomOfRun, IsForeseenFromOneAnswerOfTheFileSystem) {
   int asked = 0;
-  const Room once(config_, kBytes, log_, {}, {}, [&](const fs::path&) {
+  const Room once(config_, kBytes, {}, {}, [&](const fs::path&) {
     return ++asked == 1 ? std::optional<std::int64_t>(kBytes)
                         : std::nullopt;  // as after a failure of statvfs
   });
-  once.foresee({0, 100, 10});
+  EXPECT_THAT(once.problem_at_the_end({0, 100, 10}), Optional(HasSubstr("and 1000 B are free in")));
   EXPECT_EQ(asked, 1);
-  EXPECT_THAT(lines_, ElementsAre(HasSubstr("and 1000 B are free in")));
 }
 
 TEST_F(RoomOfRun, IsWatchedWhileItShrinks) {
@@ -186,28 +183,25 @@ TEST_F(RoomOfRun, IsWatchedWhileItShrinks) {
   double now = 100;
   const auto look = [&](std::int64_t bytes) {
     free_is(bytes);
-    watched.watch(now += 20);
-    return lines_.size();
+    return watched.new_problem(now += 20);
   };
-  EXPECT_EQ(look(kBytes), 0);
-  EXPECT_EQ(look(kBytes - 1), 1);
-  EXPECT_THAT(lines_[0],
-              AllOf(HasSubstr("it needs 1000 B, and 999 B are free"), HasSubstr("make room there")));
-  EXPECT_EQ(look(10), 1) << "said once";
-  EXPECT_EQ(look(kBytes), 1);
-  EXPECT_EQ(look(10), 2) << "again";
+  EXPECT_EQ(look(kBytes), std::nullopt);
+  EXPECT_THAT(look(kBytes - 1), Optional(AllOf(HasSubstr("it needs 1000 B, and 999 B are free"),
+                                               HasSubstr("make room there"))));
+  EXPECT_EQ(look(10), std::nullopt) << "said once";
+  EXPECT_EQ(look(kBytes), std::nullopt);
+  EXPECT_NE(look(10), std::nullopt) << "again";
   free_is(kBytes);
-  watched.watch(now + 1);  // it does not look yet
-  EXPECT_EQ(look(10), 2);
+  EXPECT_EQ(watched.new_problem(now + 1), std::nullopt);  // it does not look yet
+  EXPECT_EQ(look(10), std::nullopt) << "said before";
 }
 
 TEST_F(RoomOfRun, IsEnoughWhereNobodySays) {
-  Room unknown(config_, kBytes, log_, {}, {}, [](const fs::path&) { return std::nullopt; });
-  unknown.require_next();
-  unknown.foresee({0, 100, 1});
-  unknown.watch(100);
+  Room unknown(config_, kBytes, {}, {}, [](const fs::path&) { return std::nullopt; });
+  EXPECT_FALSE(unknown.problem_of_next());
+  EXPECT_EQ(unknown.problem_at_the_end({0, 100, 1}), std::nullopt);
+  EXPECT_EQ(unknown.new_problem(100), std::nullopt);
   EXPECT_TRUE(unknown.has_some());
-  EXPECT_THAT(lines_, IsEmpty());
 }
 
 TEST_F(RoomOfRun, MayBeElsewhere) {
@@ -245,6 +239,37 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
   fs::create_symlink("loop", folder_ / "loop");
   config_.run.dir = (folder_ / "loop/run").string();
   EXPECT_THAT(refusal(), HasSubstr("cannot follow the path run.dir = " + config_.run.dir));
+}
+
+TEST_F(RoomOfRun, IsJudgedWithoutMakingAFolder) {
+  config_.checkpoint.fallback_dir = (folder_ / "new/elsewhere").string();
+  free_is(kBytes);
+  free_elsewhere_ = kBytes;
+  EXPECT_FALSE(room().problem_of_fallback() || room().problem_of_next());
+  free_elsewhere_ = kBytes - 1;
+  const auto no_fallback = room().problem_of_fallback();
+  ASSERT_TRUE(no_fallback);
+  EXPECT_FALSE(no_fallback->is_fatal) << "run.dir has room";
+  free_is(0);
+  const auto nowhere = room().problem_of_next();
+  ASSERT_TRUE(nowhere);
+  EXPECT_TRUE(nowhere->is_fatal);
+  free_elsewhere_ = kBytes;
+  const auto elsewhere = room().problem_of_next();
+  ASSERT_TRUE(elsewhere);
+  EXPECT_FALSE(elsewhere->is_fatal);
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
+
+  const std::string file = (folder_ / "file").string();
+  std::ofstream(file) << "x";
+  for (const std::string& not_writable : {file, file + "/elsewhere"}) {
+    config_.checkpoint.fallback_dir = not_writable;
+    const auto problem = room().problem_of_fallback();
+    ASSERT_TRUE(problem) << not_writable;
+    EXPECT_TRUE(problem->is_fatal);
+    EXPECT_EQ(problem->text, "checkpoint.fallback_dir = " + not_writable +
+                                 " cannot be written: Not a directory; choose another folder");
+  }
 }
 
 }  // namespace
