@@ -96,11 +96,6 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     const auto options_of = [&](const Config& some) {
       return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
     };
-    const auto it_fits = [&] {
-      const auto compiled =
-          fsdp::compile_model(*inputs.model, options, groups, question.sizes, question.backend);
-      return fits(compiled.arena_bytes, groups);
-    };
     // On other GPUs more recomputation or less room may do, which changes no bits; other chunks of logits do, and
     // another micro-batch.
     const Config before = as_decided_before(config, run.text, world.size());
@@ -111,7 +106,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     for (const Config& kept : {before, with_logits, with_micro_batch, config}) {
       options = options_of(kept);
       decide_by_memory(options, question, kept, hardware, least.gpu);
-      if (run.text.empty() || it_fits()) return;
+      if (run.text.empty() || question.fits_with(options)) return;
     }
   });
 }

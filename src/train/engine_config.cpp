@@ -7,7 +7,6 @@
 namespace llampi::train {
 namespace {
 
-/// What asks for something that would have no effect, or that cannot be had together.
 /// What fsdp.sum_order = tree could not keep, though nothing else would tell.
 void check_sum_order(const Config& c, Hardware hardware) {
   if (c.fsdp.sum_order == fsdp::SumOrder::any) return;
@@ -21,6 +20,7 @@ void check_sum_order(const Config& c, Hardware hardware) {
         "fsdp.sum_order = tree requires run.deterministic = true: otherwise no two runs have the same bits");
 }
 
+/// What would have no effect, or cannot be combined.
 void check_together(const Config& c) {
   if (c.fsdp.offload_step == OffloadStep::host && c.fsdp.cpu_offload == CpuOffload::none) {
     throw_user_error("fsdp.offload_step = host needs fsdp.cpu_offload = optimizer or params");

@@ -50,6 +50,10 @@ struct FitQuestion {
   comm::Backend backend = comm::Backend::mpi;
   /// Whether arenas of this size would fit on ranks in these groups.
   std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& groups)> fits;
+
+  /// With other options on the same ranks.
+  CompiledModel compile(const EngineOptions& with) const;
+  bool fits_with(const EngineOptions& with) const;
 };
 
 /// An option of EngineOptions with another value: "batch.sequences", "4".
