@@ -137,10 +137,8 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =
         figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;
-  if (machine.backend == comm::Backend::nccl && config.run.attention != device::GpuAttention::native) {
-    figures.attention =
-        config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
-  }
+  figures.attention =
+      plan::attention_kernels(machine.backend, config.run.attention, config.run.deterministic);
   return figures;
 }
 

@@ -26,11 +26,6 @@ std::string key_of(const comm::Compute& compute) {
   return "cuda";
 }
 
-plan::AttentionKernels attention_of(const train::Config& config, bool on_gpu) {
-  if (!on_gpu || config.run.attention == device::GpuAttention::native) return plan::AttentionKernels::native;
-  return config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
-}
-
 struct LinkCosts {
   double latency = 0, seconds_of_byte = 0;
   bool bounded = false;  // the bandwidth is that bound, not a fit
@@ -111,7 +106,8 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
                     .config = config,
                     .settings = settings,
                     .shape = shape,
-                    .attention = attention_of(config, compute.on_gpu()),
+                    .attention = plan::attention_kernels(shape.memory.backend, config.run.attention,
+                                                         config.run.deterministic),
                     .rows = result.rows};
   if (settings.strategies_only) {
     log.info("measuring steps with each strategy");

@@ -2,6 +2,7 @@
 // Products, attention and memory-bound operations alone, at the shapes of the model and others.
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
@@ -78,8 +79,9 @@ class SingleOperations {
     const Tensor workspace = operands.workspace(
         std::max(sizes.attention_workspace(shape, tokens, length, dtype),
                  sizes.attention_backward_workspace(shape, tokens, length, dtype, dp_room)));
-    const std::string name =
-        fmt::format("{} tokens, documents of {}{}, {}", tokens, length, what, to_string(dtype));
+    const std::string name = fmt::format("{} tokens, documents of {}{}{}, {}", tokens, length,
+                                         shape.window > 0 ? fmt::format(", window of {}", shape.window) : "",
+                                         what, to_string(dtype));
     measure("attention", "forward, " + name,
             op::Attention{.documents = of,
                           .shape = shape,
@@ -152,19 +154,11 @@ class SingleOperations {
   device::Device& device_;
 };
 
-/// Of the attention layers, by what they save.
-device::AttentionShape attention_shape(const std::vector<model::LayerSpec>& specs) {
-  std::int64_t query_heads = 0, query_cols = 0, qkv_cols = 0;
-  for (const auto& spec : specs) {
-    for (const auto& saved : spec.saved) {
-      if (saved.name == "log_sum_exp") query_heads = saved.rows;
-      if (saved.name == "heads") query_cols = saved.cols;
-      if (saved.name == "qkv") qkv_cols = saved.cols;
-    }
-  }
-  if (query_heads == 0) return {};
-  const std::int64_t head_dim = query_cols / query_heads;
-  return {query_heads, (qkv_cols - query_cols) / 2 / head_dim, head_dim};
+/// Of the first attention layer; none without one.
+std::optional<device::AttentionShape> attention_shape(const std::vector<model::LayerSpec>& specs) {
+  const auto first =
+      std::ranges::find_if(specs, [](const model::LayerSpec& spec) { return spec.attention.has_value(); });
+  return first == specs.end() ? std::nullopt : first->attention;
 }
 
 }  // namespace
@@ -188,17 +182,17 @@ void measure_operations(const Bench& bench) {
   const Index largest = bench.compute.on_gpu() ? 8192 : 1024;
   for (Index side = bench.compute.on_gpu() ? 512 : 64; side <= largest; side *= 2)
     single.product(dtype, side, side, side);
-  const device::AttentionShape heads = attention_shape(run.compiled.specs);
-  for (Index l = std::max<Index>(length / 8, 16); l <= length; l *= 2) {
-    if (heads.query_heads > 0 && tokens % l == 0)
-      single.attention(dtype, heads, tokens, l, run.options.batch.dp_room);
+  if (const auto attention = attention_shape(run.compiled.specs)) {
+    const Index dp_room = run.options.batch.dp_room;
+    for (Index l = std::max<Index>(length / 8, 16); l <= length; l *= 2) {
+      if (tokens % l == 0) single.attention(dtype, *attention, tokens, l, dp_room);
+    }
+    // Without another size of heads, what depends on it cannot be told from what does not.
+    device::AttentionShape other = *attention;
+    other.head_dim = attention->head_dim == 64 ? 128 : 64;
+    if (bench.compute.on_gpu() && tokens % length == 0)
+      single.attention(dtype, other, tokens, length, dp_room, fmt::format(", heads of {}", other.head_dim));
   }
-  // Without another size of heads, what depends on it cannot be told from what does not.
-  device::AttentionShape other = heads;
-  other.head_dim = heads.head_dim == 64 ? 128 : 64;
-  if (bench.compute.on_gpu() && heads.query_heads > 0 && tokens % length == 0)
-    single.attention(dtype, other, tokens, length, run.options.batch.dp_room,
-                     fmt::format(", heads of {}", other.head_dim));
   const Index cols = shapes.front().second;
   single.memory(dtype, kMemoryBytes / size_of(dtype) / cols, cols);
 }

@@ -29,6 +29,7 @@ class AttentionLayer final : public Layer {
     LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
+    spec.attention = shape_;
     spec.output = {"attended", tokens, sizes_.hidden, compute};
     spec.saved = {recomputed({"normed", tokens, sizes_.hidden, compute}),
                   recomputed({"inverse_rms", 1, tokens, statistics}),

@@ -39,6 +39,7 @@ class Fp8AttentionLayer final : public Layer {
     LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
+    spec.attention = shape_;
     spec.fp8_weights = {{parameters_[1], parameters_[2], parameters_[3]}, {parameters_[4]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"attended", tokens, hidden, compute};

@@ -443,6 +443,13 @@ double seconds_of(const Terms& amounts, const Terms& costs) {
   return seconds;
 }
 
+AttentionKernels attention_kernels(comm::Backend backend, device::GpuAttention attention,
+                                   bool deterministic) {
+  if (backend != comm::Backend::nccl || attention == device::GpuAttention::native)
+    return AttentionKernels::native;
+  return deterministic ? AttentionKernels::deterministic : AttentionKernels::any_order;
+}
+
 Terms amounts_of(const device::Operation& operation, AttentionKernels attention) {
   Counter counter(attention);
   std::visit(counter, operation);

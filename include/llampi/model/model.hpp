@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,6 +97,7 @@ struct LayerSpec {
   /// join. All of them are matrices, and no other layer uses them.
   std::vector<std::vector<int>> fp8_weights = {};
   bool fp8_blocks = false;  ///< these have a scale for each block of 128 x 128; else one each
+  std::optional<device::AttentionShape> attention = {};  ///< of its attention, if it computes one
 };
 
 /// A weight in 8 bits, of parameters that join: op::Fp8Product's operands. `values` are the parameters themselves,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/gpu.hpp"
 #include "llampi/device/operations.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 
@@ -61,6 +62,8 @@ enum class AttentionKernels : std::uint8_t {
   deterministic,  ///< cuDNN's where dP has room, otherwise the program's own
   any_order,      ///< cuDNN's, with run.deterministic = false
 };
+/// @param attention,deterministic run.attention and run.deterministic
+AttentionKernels attention_kernels(comm::Backend backend, device::GpuAttention attention, bool deterministic);
 
 /// Amounts of one operation. Only shapes and dtypes of its operands count.
 Terms amounts_of(const device::Operation& operation, AttentionKernels attention);

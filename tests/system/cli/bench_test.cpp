@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -70,6 +71,38 @@ TEST_F(BenchCommand, MeasuresEverythingAndWritesAMachineFileThatAPlanTakes) {
   EXPECT_THAT(again.out,
               ContainsRegex(
                   "\nstep +full_shard +[0-9.]+ +[0-9.]+  ([+-][0-9.]+ % time, (slower|faster)|same time)\n"));
+}
+
+// The rate counts the keys that queries see, so it says which window was measured.
+TEST_F(BenchCommand, MeasuresAttentionWithTheWindowOfTheModel) {
+  std::filesystem::create_directory(folder_.path() / "windowed");
+  folder_.write("windowed/config.json", R"({"model_type": "mistral", "vocab_size": 64, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+      "hidden_act": "silu", "initializer_range": 0.02, "sliding_window": 8})");
+  /// Operations of the forward pass of each length of documents.
+  const auto measured = [&](const std::string& model) {
+    const Ending ending =
+        bench("--model.config=" + model + " --train.global_batch=1 --json " + model + ".json");
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    std::map<std::string, double> operations;
+    const auto written = json(model + ".json");
+    for (const auto& row : written["rows"]) {
+      const std::string name = row["name"];
+      if (row["group"] == "attention" && name.starts_with("forward"))
+        operations[name] = row["rate"].get<double>() * row["seconds"].get<double>() * 1e12;
+    }
+    return operations;
+  };
+  const auto whole = measured("model"), windowed = measured("windowed");
+  ASSERT_EQ(whole.size(), 2U);
+  ASSERT_EQ(windowed.size(), 2U);
+  // Two products of 2 operations, of 32 queries of 32 columns with half of the keys of a document each.
+  EXPECT_NEAR(whole.at("forward, 32 tokens, documents of 16, float32"), 4. * 32 * 32 * 8, 1);
+  EXPECT_NEAR(whole.at("forward, 32 tokens, documents of 32, float32"), 4. * 32 * 32 * 16, 1);
+  // With 8 keys each, but for the first queries of a document: 8 - 8^2 / (2 length) on average.
+  EXPECT_NEAR(windowed.at("forward, 32 tokens, documents of 16, window of 8, float32"), 4. * 32 * 32 * 6, 1);
+  EXPECT_NEAR(windowed.at("forward, 32 tokens, documents of 32, window of 8, float32"), 4. * 32 * 32 * 7, 1);
 }
 
 TEST_F(BenchCommand, ComparesStrategies) {

@@ -251,6 +251,32 @@ constexpr const char* kLlama32_1B = R"({
   "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
   "vocab_size": 128256})";
 
+TEST(LlamaStructure, AttentionLayersSayTheirShapeAndWindow) {
+  LlamaConfig config;
+  config.vocab_size = 23;
+  config.hidden_size = 128;
+  config.intermediate_size = 256;
+  config.layers = 2;
+  config.query_heads = 4;
+  config.key_value_heads = 2;
+  config.head_dim = 32;
+  config.windows = {0, 7};
+  for (const auto& fp8 : {std::optional<Fp8Recipe>(), std::optional(Fp8Recipe{})}) {
+    const auto llama = make_llama(config, fp8);
+    std::vector<std::int64_t> windows;
+    for (const auto& layer : llama->layers()) {
+      const auto spec = layer->spec({.sequences = 1, .seq_len = 128}, DType::bfloat16, FakeSizes());
+      if (!spec.attention) continue;
+      EXPECT_THAT(spec.module, ::testing::HasSubstr("self_attn"));
+      EXPECT_EQ(spec.attention->query_heads, 4);
+      EXPECT_EQ(spec.attention->key_value_heads, 2);
+      EXPECT_EQ(spec.attention->head_dim, 32);
+      windows.push_back(spec.attention->window);
+    }
+    EXPECT_THAT(windows, ElementsAre(0, 7)) << fp8.has_value();
+  }
+}
+
 TEST(LlamaStructure, HasAsManyParametersAsPublished) {
   EXPECT_EQ(count(*make_llama(LlamaConfig::parse(kLlama3_8B, "Llama-3-8B"))), 8'030'261'248);
   EXPECT_EQ(count(*make_llama(LlamaConfig::parse(kLlama31_8B, "Llama-3.1-8B"))), 8'030'261'248);
