@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
 
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -13,6 +15,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/core/words.hpp"
 #include "llampi/infer/session.hpp"
 #include "measure/operation_times.hpp"
 
@@ -89,21 +92,30 @@ class Training {
   int steps_ = 0;
 };
 
-constexpr const char* kOverlapped = "overlapped, on other streams";
+/// What the time of a step is spent on, in the order of the rows.
+enum class Phase : std::uint8_t { products, attention, others, optimizer, between, overlapped };
+constexpr auto word_table(Phase) {
+  return std::to_array<Word<Phase>>({{Phase::products, "matrix products, including fused operations"},
+                                     {Phase::attention, "attention"},
+                                     {Phase::others, "other operations"},
+                                     {Phase::optimizer, "gradient norm and optimizer"},
+                                     {Phase::between, "between operations, and waiting"},
+                                     {Phase::overlapped, "overlapped, on other streams"}});
+}
 
-const char* phase_of(const OperationTime& time) {
+Phase phase_of(const OperationTime& time) {
   using plan::Term;
-  if (time.overlaps) return kOverlapped;
-  if (time.optimizes) return "gradient norm and optimizer";
+  if (time.overlaps) return Phase::overlapped;
+  if (time.optimizes) return Phase::optimizer;
   const plan::Terms& amounts = time.amounts;
   for (const Term term : {Term::product_float32, Term::product_half, Term::product_fp8}) {
-    if (amounts[term] > 0) return "matrix products, including fused operations";
+    if (amounts[term] > 0) return Phase::products;
   }
   for (const Term term : {Term::attention_forward, Term::attention_any_order, Term::attention_deterministic,
                           Term::attention_native}) {
-    if (amounts[term] > 0) return "attention";
+    if (amounts[term] > 0) return Phase::attention;
   }
-  return "other operations";
+  return Phase::others;
 }
 
 /// The step with the least time in its operations, by phase, and each operation.
@@ -119,19 +131,12 @@ void measure_phases(const Bench& bench, Training& training) {
     if (i > 0 && sum >= best_sum) continue;
     best = std::move(times), best_sum = sum, step_seconds = seconds;
   }
-  std::map<std::string, double> phases;
+  std::map<Phase, double> phases = {{Phase::between, std::max(0.0, step_seconds - best_sum)}};
   for (const auto& [name, time] : best) phases[phase_of(time)] += time.seconds;
-  for (const char* phase : {"matrix products, including fused operations", "attention", "other operations",
-                            "gradient norm and optimizer"})
+  for (const auto& [phase, word] : word_table(Phase{})) {
+    if (phase == Phase::overlapped && !bench.compute.device().runs_beside_host()) continue;
     bench.rows.push_back(
-        {.group = "phase", .name = phase, .seconds = bench.slowest(phases[phase]), .unit = {}});
-  bench.rows.push_back({.group = "phase",
-                        .name = "between operations, and waiting",
-                        .seconds = bench.slowest(std::max(0.0, step_seconds - best_sum)),
-                        .unit = {}});
-  if (bench.compute.device().runs_beside_host()) {
-    bench.rows.push_back(
-        {.group = "phase", .name = kOverlapped, .seconds = bench.slowest(phases[kOverlapped]), .unit = {}});
+        {.group = "phase", .name = word, .seconds = bench.slowest(phases[phase]), .unit = {}});
   }
   for (const auto& [name, time] : best) {
     if (time.overlaps) continue;  // how long it takes depends on what it runs in parallel with
@@ -177,6 +182,16 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
 }
 
+/// Of the fastest step of some.
+Row step_row(Training& training, const char* group, const std::string& name) {
+  const double seconds = training.shortest_step();
+  return {.group = group,
+          .name = name,
+          .seconds = seconds,
+          .rate = training.tokens() / seconds,
+          .unit = "tokens/s"};
+}
+
 /// Of the fastest step of some, with an engine of its own; none if these ranks cannot have it, or it does not fit, which all ranks know.
 std::optional<Row> measure_strategy(const Bench& bench, fsdp::Strategy strategy) {
   train::Config config = train::with_strategy(bench.config, strategy);
@@ -192,19 +207,10 @@ std::optional<Row> measure_strategy(const Bench& bench, fsdp::Strategy strategy)
     const train::CompiledRun run = train::compile_run(config, bench.shape);
     Training training(bench, run, run.options);
     training.warm_up();
-    const double seconds = training.shortest_step();
-    return Row{.group = "strategy",
-               .name = name,
-               .seconds = seconds,
-               .rate = training.tokens() / seconds,
-               .unit = "tokens/s"};
+    return step_row(training, "strategy", name);
   } catch (const UserError&) {
     return std::nullopt;
   }
-}
-
-Row step_row(const std::string& name, double seconds, double tokens) {
-  return {.group = "step", .name = name, .seconds = seconds, .rate = tokens / seconds, .unit = "tokens/s"};
 }
 
 }  // namespace
@@ -219,8 +225,7 @@ void measure_steps(const Bench& bench) {
   {
     Training training(bench, run, run.options);
     training.warm_up();
-    bench.rows.push_back(
-        step_row(fsdp::to_string(run.options.strategy), training.shortest_step(), training.tokens()));
+    bench.rows.push_back(step_row(training, "step", fsdp::to_string(run.options.strategy)));
     if (!run.options.graph) measure_phases(bench, training);
     if (!bench.settings.folder.empty()) measure_checkpoint(bench, training.engine());
   }
@@ -234,19 +239,11 @@ void measure_steps(const Bench& bench) {
   if (!bench.settings.strategies || bench.world.size() == 1) return;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     if (strategy == run.options.strategy) continue;
-    std::optional<train::CompiledRun> other;
-    try {
-      other = train::compile_run(train::with_strategy(bench.config, strategy), bench.shape);
-    } catch (const UserError&) {
-      continue;  // these ranks cannot have it, on any of them
-    }
-    try {
-      Training training(bench, *other, other->options);
-      training.warm_up();
-      bench.rows.push_back(step_row(word, training.shortest_step(), training.tokens()));
-    } catch (const UserError&) {
-      // Its arenas do not fit, which the engine says on all ranks.
-    }
+    auto row = measure_strategy(bench, strategy);
+    if (!row) continue;
+    row->group = "step";
+    if (bench.config.fsdp.shard_group_size) row->name = word;  // of the configured size, as the first row is
+    bench.rows.push_back(*std::move(row));
   }
 }
 

@@ -25,7 +25,8 @@ struct Bench {
   double slowest(double seconds) const;
 };
 
-/// Whole steps, as configured and with other strategies; the phases and operations of one; a checkpoint of its state.
+/// Whole steps, as configured and with other strategies, which are those of measure_strategies(); the phases and operations of one; a
+/// checkpoint of its state.
 void measure_steps(const Bench& bench);
 /// Steps with each strategy that the ranks can have, in interleaved rounds. Hybrid strategies on one node shard over half of its ranks, unless
 /// configured.

@@ -119,6 +119,27 @@ TEST_F(BenchCommand, ComparesStrategies) {
   EXPECT_THAT(ending.out, HasSubstr(" % against full_shard\n"));
 }
 
+// Of `bench` and of `bench --strategies`: the same configurations under the same names.
+TEST_F(BenchCommand, MeasuresStepsWithTheStrategiesThatItCompares) {
+  using Names = std::vector<std::string>;
+  const auto measured = [&](const std::string& options) {
+    const Ending ending = bench("--json steps.json --train.global_batch=4 " + options, 4);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    std::map<std::string, Names> names;  // of each group
+    const auto written = json("steps.json");
+    for (const auto& row : written["rows"]) names[row["group"]].push_back(row["name"]);
+    return names;
+  };
+  const auto usual = measured(""), sized = measured("--fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2");
+  EXPECT_EQ(usual.at("step"), (Names{"full_shard", "shard_grad_op", "no_shard", "hybrid_shard of 2",
+                                     "hybrid_shard_zero2 of 2"}));
+  EXPECT_EQ(usual.at("phase"),
+            (Names{"matrix products, including fused operations", "attention", "other operations",
+                   "gradient norm and optimizer", "between operations, and waiting"}));
+  EXPECT_EQ(sized.at("step"),
+            (Names{"hybrid_shard", "full_shard", "shard_grad_op", "no_shard", "hybrid_shard_zero2"}));
+}
+
 TEST_F(BenchCommand, RefusesBeforeItMeasures) {
   folder_.write("mine.json", "{}");
   EXPECT_THAT(refusal("--json mine.json"), HasSubstr("mine.json"));
