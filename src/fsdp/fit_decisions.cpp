@@ -20,7 +20,10 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
 
 std::int64_t fitting_logits_bytes(const FitQuestion& question) {
   constexpr std::int64_t kMib = 1 << 20, kAll = std::int64_t{1} << 60;
+  constexpr std::int64_t kMost = std::int64_t{1}
+                                 << 31;  // elements of a matrix that libraries index in 32 bits
   EngineOptions options = question.options;
+  if (options.batch.tokens() * question.model.vocabulary() >= kMost) return device::kLogitsBytes;
   const std::int64_t whole = question.sizes.linear_cross_entropy_workspace(
       options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
   options.batch.logits_bytes = (whole + kMib - 1) / kMib * kMib;

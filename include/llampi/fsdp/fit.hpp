@@ -80,8 +80,8 @@ std::optional<FittingRun> find_fit(const FitQuestion& question);
 /// sixty-fourth; else 0.
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 
-/// What the logits of a micro-batch take, in whole MiB, if it fits with them in one chunk; else, and if they are no more,
-/// device::kLogitsBytes.
+/// What the logits of a micro-batch take, in whole MiB, if it fits with them in one chunk; else, and if they are no more
+/// or 2^31 and more numbers, device::kLogitsBytes.
 std::int64_t fitting_logits_bytes(const FitQuestion& question);
 
 /// All that fitting_checkpointing() chooses among: each recomputes more than the one before it, and needs less memory.

@@ -206,6 +206,8 @@ TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
   ASSERT_LT(arena_with(device::kLogitsBytes), arena_with(kAll));
   EXPECT_EQ(logits_in(arena_with(kAll)), kAll);
   EXPECT_EQ(logits_in(arena_with(kAll) - 1), device::kLogitsBytes);
+  options_.batch.sequences = 64;  // 2^31 of them
+  EXPECT_EQ(logits_in(std::int64_t{1} << 60), device::kLogitsBytes);
   options_.batch.sequences = 8;  // half of what is theirs in any case
   EXPECT_EQ(logits_in(arena_with(kAll)), device::kLogitsBytes);
 }
