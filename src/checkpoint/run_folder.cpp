@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -24,11 +24,9 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   constexpr std::string_view kBefore = "step-", kBehind = ".h5";
   if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() < kBefore.size() + kBehind.size())
     return {};
-  std::int64_t step = 0;
-  const char* end = name.data() + name.size() - kBehind.size();
-  const auto parsed = std::from_chars(name.data() + kBefore.size(), end, step);
-  if (parsed.ec != std::errc{} || parsed.ptr != end || step < 0 || file_name(step) != name) return {};
-  return step;
+  const auto step =
+      parse_number<std::int64_t>(name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size()));
+  return step && *step >= 0 && file_name(*step) == name ? step : std::nullopt;
 }
 
 std::vector<fs::path> entries_of(const fs::path& run_dir) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "llampi/core/text.hpp"
+
 namespace llampi::cli {
 namespace {
 
@@ -20,10 +22,8 @@ constexpr std::int64_t kMostSequences = 1000000000;  // as of a global batch
 /// A positive whole number and nothing else.
 template <class Number>
 std::optional<Number> positive(std::string_view text) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool read = error == std::errc() && end == text.data() + text.size() && value > 0;
-  return read ? std::optional(value) : std::nullopt;
+  const auto number = parse_number<Number>(text);
+  return number && *number > 0 ? number : std::nullopt;
 }
 
 /// Within these; "auto" for none.

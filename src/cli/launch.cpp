@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 
 #include "cli/console.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -22,11 +22,7 @@ constexpr Launcher kSlurmStep{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"};
 constexpr Launcher kPmi{"the launcher", "PMI_SIZE", "PMI_RANK"};  // mpiexec of MPICH and Intel MPI, aprun
 
 /// 0 if the text is no number.
-int number(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? value : 0;
-}
+int number(const std::string& text) { return parse_number<int>(text).value_or(0); }
 
 }  // namespace
 

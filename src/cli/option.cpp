@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -56,15 +57,12 @@ bool includes(const Range& range, double value) {
 double whole_with_exponent(const std::string& text) {
   constexpr double kLargest = 0x1p53;  // above it a double has gaps
   if (text.find_first_of("eE") == std::string::npos) return NAN;
-  const char* end = text.data() + text.size();
-  double value = 0;
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  const bool read = error == std::errc() && stopped == end;
-  return read && std::abs(value) <= kLargest && std::trunc(value) == value ? value : NAN;
+  const double value = parse_number<double>(text).value_or(NAN);
+  return std::abs(value) <= kLargest && std::trunc(value) == value ? value : NAN;
 }
 
 template <class Number>
-Number parse_number(const Option& option, const Setting& setting) {
+Number parse_numeric(const Option& option, const Setting& setting) {
   constexpr bool kWhole = std::is_integral_v<Number>;
   const char* end = setting.value.data() + setting.value.size();
   Number number{};
@@ -115,7 +113,7 @@ void parse(const Option& option, const Setting& setting, const Spelled& target) 
 
 template <class Number>
 void parse(const Option& option, const Setting& setting, Number& target) {
-  target = parse_number<Number>(option, setting);
+  target = parse_numeric<Number>(option, setting);
 }
 
 }  // namespace

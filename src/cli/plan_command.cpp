@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -69,10 +68,9 @@ Spelled spelled_ranks_per_node(train::RunShape& target) {
             std::vector<int> numbers;
             std::istringstream parts(text + (text.ends_with(',') ? "," : ""));  // an empty one at the end too
             for (std::string part; std::getline(parts, part, ',');) {
-              int number = 0;
-              const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-              if (error != std::errc() || end != part.data() + part.size() || number < 0) return false;
-              numbers.push_back(number);
+              const auto number = parse_number<int>(part);
+              if (!number || *number < 0) return false;
+              numbers.push_back(*number);
             }
             if (numbers.empty() || (numbers.size() > 1 && std::ranges::min(numbers) == 0)) return false;
             target.ranks_per_node = numbers.front();

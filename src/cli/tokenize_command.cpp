@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <sstream>
 
@@ -14,6 +13,7 @@
 #include "cli/text_options.hpp"
 #include "cli/tokenize_report.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/data/tokenize.hpp"
 #include "llampi/tokenizer/chat.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
@@ -165,11 +165,10 @@ std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number
   std::vector<std::int32_t> ids;
   std::istringstream words(line);
   for (std::string word; words >> word;) {
-    const char* end = word.data() + word.size();
-    const auto [stopped, error] = std::from_chars(word.data(), end, ids.emplace_back());
-    if (error != std::errc() || stopped != end) {
+    const auto id = parse_number<std::int32_t>(word);
+    if (!id)
       throw_user_error("line {} of standard input holds \"{}\", which is not a token id", number, word);
-    }
+    ids.push_back(*id);
   }
   return ids;
 }

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,9 +38,8 @@ int bind_threads(const Cpus& cpus) noexcept {
   for (fs::directory_iterator task("/proc/self/task", ignored), end; !ignored && task != end;
        task.increment(ignored)) {
     const std::string name = task->path().filename().string();
-    pid_t thread = 0;
-    std::from_chars(name.data(), name.data() + name.size(), thread);
-    if (thread > 0) static_cast<void>(sched_setaffinity(thread, set.bytes(), set.get()));
+    const auto thread = parse_number<pid_t>(name);
+    if (thread && *thread > 0) static_cast<void>(sched_setaffinity(*thread, set.bytes(), set.get()));
   }
   return 0;
 }

@@ -2,7 +2,6 @@
 #include "llampi/infer/generate.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 
 #include "infer/continuation.hpp"
@@ -31,11 +30,8 @@ void add_tokens(const std::string& names, const tokenizer::Tokenizer& tokenizer,
   for (std::string word; words >> word;) {
     auto id = tokenizer.find(word);
     if (!id) {
-      std::int32_t number = -1;
-      const auto* end = word.data() + word.size();
-      const auto [stopped, error] = std::from_chars(word.data(), end, number);
-      if (error == std::errc() && stopped == end && number >= 0 && number < tokenizer.vocabulary())
-        id = number;
+      const auto number = parse_number<std::int32_t>(word);
+      if (number && *number >= 0 && *number < tokenizer.vocabulary()) id = number;
     }
     if (!id) throw_user_error("--stop has \"{}\", which {} does not have", word, tokenizer.name());
     tokens.push_back(*id);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "llampi/core/process.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::io {
 namespace {
@@ -68,11 +68,8 @@ std::vector<Temporary> temporaries_in(const fs::path& folder) {
 bool is_dead(const std::string& writer) {
   const std::string mine = owner() + "-";
   if (!writer.starts_with(mine)) return false;
-  pid_t process = 0;
-  const char* end = writer.data() + writer.size();
-  const auto [stop, error] = std::from_chars(writer.data() + mine.size(), end, process);
-  if (error != std::errc() || stop != end || process <= 0) return false;
-  return ::kill(process, 0) != 0 && errno == ESRCH;
+  const auto process = parse_number<pid_t>(std::string_view(writer).substr(mine.size()));
+  return process && *process > 0 && ::kill(*process, 0) != 0 && errno == ESRCH;
 }
 
 bool is_old(const fs::path& file) {

@@ -2,12 +2,12 @@
 #include "llampi/optim/parameter_groups.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <regex>
 #include <sstream>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi::optim {
 namespace {
@@ -54,18 +54,16 @@ Entry parse_entry(const std::string& entry, const char* option, const Parameters
     throw ConfigError(
         {.field = option, .entry = entry, .problem = "is not EXPRESSION=NUMBER, for example lm_head=0.5"});
   }
-  double number = 0;
-  const char* const end = entry.data() + entry.size();
-  const auto [stopped, error] = std::from_chars(entry.data() + divider + 1, end, number);
-  if (error != std::errc() || stopped != end || !std::isfinite(number)) {
+  const auto number = parse_number<double>(std::string_view(entry).substr(divider + 1));
+  if (!number || !std::isfinite(*number)) {
     throw ConfigError(
         {.field = option, .entry = entry, .problem = "does not end in a number, as lm_head=0.5 does"});
   }
-  if (number < 0) {
+  if (*number < 0) {
     throw ConfigError(
         {.field = option, .entry = entry, .problem = "has a negative number", .remedy = "use 0 or more"});
   }
-  return {compile_used(entry.substr(0, divider), option, parameters), number};
+  return {compile_used(entry.substr(0, divider), option, parameters), *number};
 }
 
 std::vector<Entry> parse_list(const std::string& list, const char* option, const Parameters& parameters) {

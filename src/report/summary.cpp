@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -97,10 +96,7 @@ std::string state_of(const Run& run, double now) {
 std::int64_t planned_steps(const Run& run) {
   if (run.total_steps > 0) return run.total_steps;
   const auto found = run.config.find("train.steps");
-  std::int64_t steps = 0;
-  if (found != run.config.end())
-    std::from_chars(found->second.data(), found->second.data() + found->second.size(), steps);
-  return steps;
+  return found != run.config.end() ? parse_number<std::int64_t>(found->second).value_or(0) : 0;
 }
 
 Summary summarize(const Run& run, double now) {

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/run_text.hpp"
@@ -161,18 +161,11 @@ std::string place_of(const std::string& path) {
   return place.string();
 }
 
-std::optional<double> number_in(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 bool same_value(const std::string& key, const std::string& one, const std::string& other) {
   if (one == other) return true;
   if (is_path(key)) return same_place(one, other);
-  const auto number = number_in(one);
-  return number && number == number_in(other);
+  const auto number = parse_number<double>(one);
+  return number && number == parse_number<double>(other);
 }
 
 /// Both runs' keys, as far as they can be compared.
@@ -204,7 +197,7 @@ Sides sides_of(const Continuing& run) {
 
 /// What decides on the learning rates, of the checkpoint's run; nothing if it is not known.
 std::optional<optim::LearningRateSchedule> schedule_then(const Continuing& run, const RunText& then) {
-  const auto number = [&](const char* key) { return number_in(then.value(key)); };
+  const auto number = [&](const char* key) { return parse_number<double>(then.value(key)); };
   const auto lr = number("optimizer.lr"), min_lr = number("optimizer.min_lr"),
              warmup_steps = number("optimizer.warmup_steps"), steps = number("train.steps"),
              epochs = number("train.epochs");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/decisions.hpp"
 
-#include <charconv>
 #include <optional>
 #include <span>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/engine_config.hpp"
@@ -20,18 +20,16 @@ constexpr const char *kRoom = "run.attention_workspace", *kLogits = "run.logits_
                      *kMicroBatch = "train.micro_batch";
 
 /// None for what is no whole number between these.
-std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool read = error == std::errc() && end == text.data() + text.size();
-  return read && number >= least && number <= most ? std::optional(number) : std::nullopt;
+std::optional<std::int64_t> parse_between(const std::string& text, std::int64_t least, std::int64_t most) {
+  const auto number = parse_number<std::int64_t>(text);
+  return number && *number >= least && *number <= most ? number : std::nullopt;
 }
 
 /// MiB, of the run so far; none if it did not say, or there is none.
 std::optional<std::int64_t> logits_before(const std::string& run_text) {
   const std::string said = read_run_text(run_text).value(kLogits);
   const bool is_older_than_the_key = said.empty() && !run_text.empty();
-  return is_older_than_the_key ? device::kLogitsBytes >> 20 : number_in(said, 0, kMostMib);
+  return is_older_than_the_key ? device::kLogitsBytes >> 20 : parse_between(said, 0, kMostMib);
 }
 
 /// The configuration with what the checkpoint says where it is `auto`.
@@ -39,7 +37,7 @@ Config as_decided_before(const Config& config, const std::string& run_text, int 
   const RunText then = read_run_text(run_text);  // "auto" where there is no checkpoint
   Config decided = config;
   if (!config.run.attention_workspace)
-    decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
+    decided.run.attention_workspace = parse_between(then.value(kRoom), 0, kMostMib);
   if (!config.run.logits_workspace) decided.run.logits_workspace = logits_before(run_text);
   if (!config.activation.checkpointing) {
     decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
@@ -47,7 +45,7 @@ Config as_decided_before(const Config& config, const std::string& run_text, int 
       decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
   }
   const std::int64_t of_rank = config.train.global_batch / ranks;
-  const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
+  const auto micro_batch = parse_between(then.value(kMicroBatch), 1, of_rank);
   if (!config.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
     decided.train.micro_batch = micro_batch;
   return decided;
@@ -126,7 +124,8 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (!config.train.micro_batch) {
     const std::int64_t now = options.batch.sequences;
     decisions.emplace_back(kMicroBatch, std::to_string(now));
-    const auto before = number_in(read_run_text(run.text).value(kMicroBatch), 1, config.train.global_batch);
+    const auto before =
+        parse_between(read_run_text(run.text).value(kMicroBatch), 1, config.train.global_batch);
     const std::string change =
         change_of_micro_batch(before.value_or(now), now, config.train.global_batch / run.world.size());
     if (change.empty()) {

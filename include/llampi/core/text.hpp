@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers for people.
+// Numbers written for people, and read from what they write.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 
 namespace llampi {
 
@@ -26,5 +30,17 @@ std::string count(std::int64_t number, const char* one, const char* ending = "s"
 std::string replace_controls(std::string_view text, char replacement, std::string_view kept = {});
 /// Letters to insert, leave out or replace that make `b` of `a` (Levenshtein). Takes |a| |b| steps.
 std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// The number that the whole of `text` is, in decimal and whatever the locale; none if it is empty, if anything else is before or
+/// after the number (a space, or the sign "+", too), or if T has no such number: too large, or negative for an unsigned T.
+/// For a floating-point T, "inf" and "nan" are numbers.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+  T number{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stopped == end ? std::optional<T>(number) : std::nullopt;
+}
 
 }  // namespace llampi

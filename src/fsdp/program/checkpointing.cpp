@@ -2,8 +2,7 @@
 // Checkpointing as a text.
 #include <fmt/format.h>
 
-#include <charconv>
-
+#include "llampi/core/text.hpp"
 #include "llampi/fsdp/builder.hpp"
 
 namespace llampi::fsdp {
@@ -41,13 +40,10 @@ std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text) {
       result.blocks.push_back(*level);
       return result;
     }
-    const std::string_view number = trimmed(part.substr(space));
-    int count = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), count);
-    if (error != std::errc() || end != number.data() + number.size() || count < 1 ||
-        count > kMostBlocks - static_cast<int>(result.blocks.size()))
+    const auto blocks = parse_number<int>(trimmed(part.substr(space)));
+    if (!blocks || *blocks < 1 || *blocks > kMostBlocks - static_cast<int>(result.blocks.size()))
       return std::nullopt;
-    result.blocks.insert(result.blocks.end(), static_cast<std::size_t>(count), *level);
+    result.blocks.insert(result.blocks.end(), static_cast<std::size_t>(*blocks), *level);
     text.remove_prefix(comma + 1);
   }
 }

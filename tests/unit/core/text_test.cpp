@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+
 #include "llampi/core/text.hpp"
 
 namespace llampi::test {
@@ -61,6 +66,30 @@ TEST(Text, EditDistanceCountsChangedCharacters) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
   EXPECT_EQ(edit_distance("", "four"), 4U);
   EXPECT_EQ(edit_distance("four", ""), 4U);
+}
+
+TEST(Text, OnlyAWholeTextIsANumber) {
+  EXPECT_EQ(parse_number<int>("0"), 0);
+  EXPECT_EQ(parse_number<int>("-12"), -12);
+  EXPECT_EQ(parse_number<double>("-1.5e3"), -1500.0);
+  EXPECT_EQ(parse_number<int>(std::string_view("123").substr(0, 2)), 12)
+      << "what follows the view is not read";
+  for (const char* text : {"", "-", "+1", " 1", "1 ", "1x", "1.0", "1e3", "0x1", "one"})
+    EXPECT_EQ(parse_number<int>(text), std::nullopt) << text;
+  for (const char* text : {"", "-", "+1", " 1", "1 ", "1.5x", "1,5", "e3"})
+    EXPECT_EQ(parse_number<double>(text), std::nullopt) << text;
+}
+
+TEST(Text, ANumberThatTheTypeDoesNotHaveIsNone) {
+  EXPECT_EQ(parse_number<std::int32_t>("2147483647"), 2147483647);
+  EXPECT_EQ(parse_number<std::int32_t>("-2147483648"), std::numeric_limits<std::int32_t>::min());
+  for (const char* text : {"2147483648", "-2147483649", "99999999999999999999"})
+    EXPECT_EQ(parse_number<std::int32_t>(text), std::nullopt) << text;
+  EXPECT_EQ(parse_number<std::int64_t>("2147483648"), 2147483648);
+  EXPECT_EQ(parse_number<std::int64_t>("9223372036854775808"), std::nullopt);
+  EXPECT_EQ(parse_number<std::uint32_t>("-1"), std::nullopt);
+  EXPECT_EQ(parse_number<double>("1e999"), std::nullopt);
+  EXPECT_EQ(parse_number<double>("inf"), std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
