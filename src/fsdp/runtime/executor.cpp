@@ -7,6 +7,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/leak.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
@@ -140,7 +141,7 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
     }
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
-    for (auto& work : running.works) static_cast<void>(work.release());
+    for (auto& work : running.works) leak(std::move(work));
     throw;
   }
   return !aborted;
