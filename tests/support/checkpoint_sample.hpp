@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/device/device.hpp"
+#include "support/read_text.hpp"
 
 namespace llampi::test {
 
@@ -223,11 +223,6 @@ class SamplePieces {
   std::vector<checkpoint::TensorPiece> pieces_;
   std::vector<std::vector<std::byte>> memory_;
 };
-
-inline std::string read_bytes(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 inline void write_bytes(const std::filesystem::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary) << bytes;

@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "llampi/core/error.hpp"
+#include "support/read_text.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace llampi::test {
@@ -45,11 +45,6 @@ inline std::filesystem::path fixture(const std::string& name) {
 
 inline void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
-}
-
-inline std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {

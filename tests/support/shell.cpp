@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -34,7 +33,7 @@ Ending shell(const std::filesystem::path& folder, const std::string& command) {
   const int status = std::system(line.c_str());
   if (status == -1) throw std::runtime_error("system() failed");
   // The shell tells of a signal as 128 + its number.
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out), read_file(err)};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_text(out), read_text(err)};
 }
 
 ScratchFolder::ScratchFolder() {
@@ -51,11 +50,6 @@ ScratchFolder::~ScratchFolder() {
 std::string ScratchFolder::write(const std::string& name, const std::string& text) const {
   std::ofstream(path_ / name, std::ios::binary) << text;
   return name;
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace llampi::test

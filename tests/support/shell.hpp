@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "support/read_text.hpp"
+
 namespace llampi::test {
 
 struct Ending {
@@ -34,7 +36,5 @@ class ScratchFolder {
  private:
   std::filesystem::path path_;
 };
-
-std::string read_file(const std::filesystem::path& path);
 
 }  // namespace llampi::test

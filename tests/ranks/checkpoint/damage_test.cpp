@@ -48,7 +48,7 @@ class Damage : public ::testing::Test {
     wait_for_all_ranks();
     save_checkpoint(test_world(), sample_device(), file(), {pieces.tensors(), pieces.pieces(), state, texts_},
                     options);
-    whole_ = read_bytes(file());
+    whole_ = read_text(file());
     wait_for_all_ranks();
   }
 

@@ -98,7 +98,7 @@ class Io : public ::testing::Test {
     save(file("a.h5"), pieces, a);
     save(file("b.h5"), pieces, b);
     clock_stands_still = false;
-    EXPECT_TRUE(read_bytes(file("a.h5")) == read_bytes(file("b.h5")));
+    EXPECT_TRUE(read_text(file("a.h5")) == read_text(file("b.h5")));
     wait_for_all_ranks();
   }
 
@@ -236,7 +236,7 @@ TEST_F(Io, DamageIsFoundEitherWay) {
   PARALLEL_OR_SKIP();
   save(file("step.h5"), SamplePieces::even(4, test_rank(), test_ranks()).fill(), options(FileIo::hdf5));
   on_rank_0([&] {
-    auto bytes = read_bytes(file("step.h5"));
+    auto bytes = read_text(file("step.h5"));
     const io::Hdf5Lock lock;
     const auto opened = io::hdf5::open_file(file("step.h5"));
     const auto dataset = io::hdf5::open_dataset(opened.id(), "/model/model.layers.0.mlp.down_proj.weight");

@@ -64,7 +64,7 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(loss_of(saved, ""), loss) << "with the sequence length of its run";
   EXPECT_NE(loss_of(saved, " --seq-len 16"), loss);
   EXPECT_TRUE(fs::exists(path("whole/tokenizer.json")));
-  const auto config = json::parse(read_file(path("whole/config.json")));
+  const auto config = json::parse(read_text(path("whole/config.json")));
   EXPECT_EQ(config["torch_dtype"], "float32");
   EXPECT_EQ(config["hidden_size"], 32);
 
@@ -85,7 +85,7 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
             " --model.config=sharded --model.weights=sharded --data.train=text.h5 "
             "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1 --fsdp.sync_init=" +
             way);
-    return read_file(path(dir + "/metrics.jsonl"));
+    return read_text(path(dir + "/metrics.jsonl"));
   };
   EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
 }
@@ -134,7 +134,7 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
 /// A base model whose tokenizer has the tokens of ChatML, and no template.
 void write_chatml_base(const ScratchFolder& folder) {
   json tokenizer = json::parse(
-      read_file(fs::path(LLAMPI_TEST_DATA) / "fixtures" / "tokenizers" / "llama3" / "tokenizer.json"));
+      read_text(fs::path(LLAMPI_TEST_DATA) / "fixtures" / "tokenizers" / "llama3" / "tokenizer.json"));
   std::int64_t next = 0;
   for (const auto& token : tokenizer["added_tokens"])
     next = std::max(next, token["id"].get<std::int64_t>() + 1);
@@ -172,8 +172,8 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
 
   expect_done(1, "export --checkpoint " + saved + " --output out");
   for (const char* name : {"config.json", "generation_config.json"})
-    EXPECT_EQ(json::parse(read_file(path("out") / name))["eos_token_id"], json({1501, 1507})) << name;
-  const auto config = json::parse(read_file(path("out/tokenizer_config.json")));
+    EXPECT_EQ(json::parse(read_text(path("out") / name))["eos_token_id"], json({1501, 1507})) << name;
+  const auto config = json::parse(read_text(path("out/tokenizer_config.json")));
   EXPECT_THAT(config["chat_template"].get<std::string>(), HasSubstr("'<|im_start|>' + message['role']"));
   EXPECT_EQ(config["eos_token"], "<|end_of_text|>");
   const Ending again = run(1, tokenize + "out");
@@ -185,7 +185,7 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   const Ending bare = run(1, "export --checkpoint " + saved + " --output bare");
   EXPECT_EQ(bare.status, 0);
   EXPECT_THAT(bare.out + bare.err, HasSubstr("the chat template is in chat_template.jinja"));
-  EXPECT_EQ(read_file(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
+  EXPECT_EQ(read_text(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
 }
 
 TEST_F(Convert, VerifiesCheckpoints) {
@@ -199,7 +199,7 @@ TEST_F(Convert, VerifiesCheckpoints) {
   EXPECT_EQ(seen["verified"]["compared_bytes"], seen["tensors"]["bytes"]);
   EXPECT_FALSE(json::parse(run(1, "inspect --json " + saved).out).contains("verified"));
 
-  std::string bytes = read_file(path(saved));
+  std::string bytes = read_text(path(saved));
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   folder_.write(saved, bytes);
   EXPECT_EQ(run(1, "inspect " + saved).status, 0) << "which reads no values";
@@ -231,7 +231,7 @@ TEST_F(Convert, ARunsFolderStandsForItsNewestCheckpoint) {
       "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1";
   EXPECT_THAT(run(1, next).out, HasSubstr(said));
   EXPECT_THAT(
-      read_file(path("next/config.ini")),
+      read_text(path("next/config.ini")),
       AllOf(HasSubstr("\nweights = run\n"), HasSubstr("\n# model.weights: read from " + saved + "\n")));
   fs::create_directories(path("empty/checkpoints"));
   EXPECT_THAT(run(1, "inspect empty").err,
@@ -245,7 +245,7 @@ TEST_F(Convert, ARunsFolderStandsForItsNewestCheckpoint) {
 TEST_F(Convert, Bfloat16IsSmallerAndNear) {
   const std::string saved = checkpoint();
   expect_done(1, "export --checkpoint " + saved + " --output narrow --dtype bfloat16");
-  EXPECT_EQ(json::parse(read_file(path("narrow/config.json")))["torch_dtype"], "bfloat16");
+  EXPECT_EQ(json::parse(read_text(path("narrow/config.json")))["torch_dtype"], "bfloat16");
   EXPECT_LT(fs::file_size(path("narrow/model.safetensors")), 256 * 32 * 2 + 40'000);
   // Parameters are off by up to 2^-9 of their size; a loss near log(256) then by much less than 1e-2.
   EXPECT_NEAR(loss_of("narrow"), loss_of(saved), 1e-2);
@@ -298,11 +298,11 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   const std::string saved = checkpoint();
   const auto refused = [&](const std::string& arguments, const std::string& file,
                            const std::string& sentence) {
-    const std::string before = read_file(path(file));
+    const std::string before = read_text(path(file));
     const Ending ending = run(2, arguments);
     EXPECT_EQ(ending.status, 2) << arguments;
     EXPECT_THAT(ending.complaints(), ElementsAre(HasSubstr(sentence))) << ending.err;
-    EXPECT_TRUE(read_file(path(file)) == before) << file << " has changed";
+    EXPECT_TRUE(read_text(path(file)) == before) << file << " has changed";
   };
   expect_done(1, "export --checkpoint " + saved + " --output folder --max-shard-size 20KB");
   // import: onto the checkpoint of a run, a token file, a text; then onto what import wrote.
@@ -315,7 +315,7 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   for (int twice = 0; twice < 2; ++twice) expect_done(2, import + "imported.h5");
   fs::copy_file(path(saved), path("copy.h5"));
   expect_done(2, import + "copy.h5 --overwrite");
-  EXPECT_EQ(read_file(path("copy.h5")).size(), read_file(path("imported.h5")).size());
+  EXPECT_EQ(read_text(path("copy.h5")).size(), read_text(path("imported.h5")).size());
   // export: onto weights, a config.json, files of a tokenizer that the model's has not.
   const std::string onto = "export --checkpoint " + saved + " --output ";
   refused(
@@ -333,7 +333,7 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   for (const auto& entry : fs::directory_iterator(path("mine"))) names.push_back(entry.path().filename());
   EXPECT_THAT(names,
               ::testing::UnorderedElementsAre("config.json", "model.safetensors", "notes", "tokenizer.json"));
-  EXPECT_EQ(read_file(path("mine/tokenizer.json")), "{}") << "of the model";
+  EXPECT_EQ(read_text(path("mine/tokenizer.json")), "{}") << "of the model";
   expect_done(2, onto + "folder --overwrite");
   EXPECT_FALSE(fs::exists(path("folder/model.safetensors.index.json"))) << "of the model before";
   EXPECT_EQ(loss_of("folder"), loss_of(saved));

@@ -592,7 +592,7 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
       "--optimizer.master_dtype bfloat16 --optimizer.gradient_dtype bfloat16 --fsdp.reduce_dtype bfloat16 "
       "--activation.checkpointing auto");
   EXPECT_EQ(on_poor_host["offload_residuals"], false);
-  const std::string page = read_file(LLAMPI_TEST_DATA "/../docs/memory.md");
+  const std::string page = read_text(LLAMPI_TEST_DATA "/../docs/memory.md");
   EXPECT_THAT(page, AllOf(HasSubstr(fmt::format("recomputes `{}`, at most {:.1f} %",
                                                 alone["checkpointing"].get<std::string>(),
                                                 100 * alone["recomputed"].get<double>())),
@@ -658,7 +658,7 @@ TEST_F(Plan, DrawsTheMemoryOfAStep) {
     SCOPED_TRACE(options);
     const std::string file = "memory" + std::to_string(++pictures) + ".svg";
     const auto planned = json(options + " --svg " + file);
-    const std::string svg = read_file(folder_.path() / file);
+    const std::string svg = read_text(folder_.path() / file);
     EXPECT_TRUE(is_well_formed(svg));
     EXPECT_THAT(svg, Not(HasSubstr("href"))) << "it needs no other file";
     EXPECT_THAT(svg, HasSubstr("prefers-color-scheme: dark"));

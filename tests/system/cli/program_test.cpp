@@ -252,7 +252,7 @@ TEST_F(Program, KeepsATextWhereTheOutputIsForgotten) {
   expect_refused("tokenize --tokenizer bytes --output *.txt",
                  "the output a.txt already exists and looks like an input, not like a token file: give the "
                  "output's name before the inputs, or replace the file with --overwrite");
-  EXPECT_EQ(read_file(folder_.path() / "a.txt"), "a text");
+  EXPECT_EQ(read_text(folder_.path() / "a.txt"), "a text");
   EXPECT_EQ(run("tokenize --tokenizer bytes --overwrite --output a.txt b.txt").status, 0);
   EXPECT_EQ(nlohmann::json::parse(run("inspect a.txt --json").out)["tokens"], 7);
 }

@@ -100,7 +100,7 @@ TEST_F(Resume, SaysWhatDiffersAndRefusesWhatWouldSpoilTheRun) {
        "warning: the schedule is not the one that steps 1 to 3 had: the learning rate was 0.0003 at step 3, "
        "and is 0.001 at step 4"});
   EXPECT_THAT(
-      read_file(path("run/config.ini")),
+      read_text(path("run/config.ini")),
       AllOf(HasSubstr("\nweights = random\n"), HasSubstr("\nlr = 0.001\n"), HasSubstr("\n# data.train: 2")));
   const Ending same = run("train --config run/config.ini --run.resume_with_changes=false --train.steps=5");
   EXPECT_EQ(same.status, 0) << same.err;
@@ -115,7 +115,7 @@ TEST_F(Resume, WithoutAFolderOfItsOwnASecondExperimentIsRefused) {
   expect_done("tokenize --tokenizer bytes --output others.h5 others");
   expect_refused("--data.train=others.h5", {"data.train = tokens.h5 (", "not others.h5 (3000 tokens"}, "");
   // The same length does not make the same data.
-  std::string text = read_file(path("text"));
+  std::string text = read_text(path("text"));
   text[1000] = 'X';
   folder_.write("text", text);
   expect_done("tokenize --tokenizer bytes --output changed.h5 text");
@@ -270,7 +270,7 @@ TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
   EXPECT_EQ(right.status, 0) << right.err;
   EXPECT_THAT(right.out, Not(HasSubstr("tokenizer")));
   // One of the same name and size in which two ids are exchanged.
-  std::string json = read_file(path("hf/tokenizer.json"));
+  std::string json = read_text(path("hf/tokenizer.json"));
   for (const auto& [from, to] : {std::pair{"\"Ho\": 266", "\"Ho\": 283"}, {"\"co\": 283", "\"co\": 266"}}) {
     ASSERT_NE(json.find(from), std::string::npos) << from;
     json.replace(json.find(from), std::string(from).size(), to);

@@ -54,7 +54,7 @@ class SumOrder : public ::testing::Test {
   /// Loss, gradient norm, and loss of evaluations, of each step.
   std::map<int, std::vector<nlohmann::json>> curve(const std::string& dir) const {
     std::map<int, std::vector<nlohmann::json>> result;
-    std::istringstream lines(read_file(folder_.path() / dir / "metrics.jsonl"));
+    std::istringstream lines(read_text(folder_.path() / dir / "metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
       const auto json = nlohmann::json::parse(line);
       for (const char* key : {"loss", "grad_norm", "eval_loss"}) {
@@ -67,7 +67,7 @@ class SumOrder : public ::testing::Test {
   std::string weights(const std::string& dir) const {
     const Ending ending = run("export --dtype float32 --checkpoint " + dir + " --output hf-" + dir);
     EXPECT_EQ(ending.status, 0) << ending.err;
-    return read_file(folder_.path() / ("hf-" + dir) / "model.safetensors");
+    return read_text(folder_.path() / ("hf-" + dir) / "model.safetensors");
   }
 
   ScratchFolder folder_;

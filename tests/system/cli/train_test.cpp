@@ -122,7 +122,7 @@ TEST_F(Train, RefusesAFileOfAnotherType) {
 }
 
 TEST_F(Train, RefusesATruncatedTokenFile) {
-  const std::string whole = read_file(folder_.path() / "tokens.h5");
+  const std::string whole = read_text(folder_.path() / "tokens.h5");
   folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
   expect_refused("--data.train=torn.h5", {"torn.h5"});
 }
@@ -136,7 +136,7 @@ TEST_F(Train, RefusesWhatIsNoCheckpoint) {
 
 TEST_F(Train, RefusesATruncatedCheckpoint) {
   ASSERT_EQ(train("").status, 0);
-  const std::string whole = read_file(folder_.path() / "run/checkpoints/step-00000002.h5");
+  const std::string whole = read_text(folder_.path() / "run/checkpoints/step-00000002.h5");
   folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
   expect_refused("--run.dir=other --run.resume=torn.h5", {"torn.h5"});
   expect_refused("--run.dir=other --model.weights=torn.h5", {"torn.h5"});
@@ -215,7 +215,7 @@ TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
   EXPECT_EQ(ended.status, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("resumed from run/checkpoints/step-"));
   EXPECT_THAT(ended.out, HasSubstr("step 3000/3000"));
-  const std::string metrics = read_file(folder_.path() / "run/metrics.jsonl");
+  const std::string metrics = read_text(folder_.path() / "run/metrics.jsonl");
   EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 3000);
 }
 
@@ -250,7 +250,7 @@ TEST_F(TrainWatched, NamesARankThatIsStopped) {
   EXPECT_THAT(ending.err,
               ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waiting for other ranks in "));
   for (const char* record : {"run/flight/rank-00000.json", "run/flight/rank-00002.json"})
-    EXPECT_THAT(read_file(folder_.path() / record), HasSubstr("\"operations\""));
+    EXPECT_THAT(read_text(folder_.path() / record), HasSubstr("\"operations\""));
 }
 
 TEST_F(TrainWatched, EndsWhenARankIsKilled) {

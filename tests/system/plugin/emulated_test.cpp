@@ -44,7 +44,7 @@ class OnGpus : public ::testing::Test {
   }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
     std::vector<nlohmann::json> lines;
-    std::istringstream text(read_file(folder_.path() / run / "metrics.jsonl"));
+    std::istringstream text(read_text(folder_.path() / run / "metrics.jsonl"));
     for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
     return lines;
   }
@@ -148,7 +148,7 @@ TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
 // A base in bfloat16 or in 8 bits, which products in float32 read in float32; dropout, which evaluations are without; a checkpoint between.
 TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
   ASSERT_EQ(llampi("train --config run.ini --run.dir=base --run.device=cpu").status, 0);
-  folder_.write("few", read_file(folder_.path() / "text").substr(0, 200));
+  folder_.write("few", read_text(folder_.path() / "text").substr(0, 200));
   ASSERT_EQ(llampi("tokenize --tokenizer bytes --output few.h5 few").status, 0);
   const std::string train =
       "train --config run.ini --model.weights=base --lora.rank=4 --lora.targets=proj --lora.dropout=0.2 "
@@ -215,7 +215,7 @@ TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
   expect_same_curve("gpu", "cpu", 1.8e-2);
   EXPECT_THAT(run.out, HasSubstr(" tensors match the CPU (bfloat16 with products in FP8)\n"));
   EXPECT_EQ(metrics("gpu").back()["fp8_saturated"], 0);
-  EXPECT_THAT(read_file(folder_.path() / "gpu/checkpoints/tuning.json"),
+  EXPECT_THAT(read_text(folder_.path() / "gpu/checkpoints/tuning.json"),
               ::testing::AllOf(HasSubstr("float8_e5m2"), HasSubstr("fast accumulation")));
   const Ending again = llampi(train + "gpu --run.device=cuda --run.share_gpu=true --train.steps=3", 2);
   EXPECT_EQ(again.status, 0) << again.err;
@@ -231,7 +231,7 @@ TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
 TEST_F(OnGpus, TraceWhatTheyDoAtTheirOwnTimes) {
   const Ending run = llampi("train --config run.ini --run.dir=traced --run.device=cuda --log.trace=2");
   ASSERT_EQ(run.status, 0) << run.err;
-  const auto trace = nlohmann::json::parse(read_file(folder_.path() / "traced/trace/rank-00000.json"));
+  const auto trace = nlohmann::json::parse(read_text(folder_.path() / "traced/trace/rank-00000.json"));
   std::map<int, double> ends;  // of the last event of each row
   std::map<std::string, double> took;
   for (const auto& event : trace["traceEvents"]) {
@@ -253,7 +253,7 @@ TEST_F(OnGpus, CountApartWhatOverlaps) {
       llampi("bench --config run.ini --run.device=cuda --steps-only --steps 1 --json bench.json", 2,
              "LLAMPI_RUN_SHARE_GPU=true");
   ASSERT_EQ(bench.status, 0) << bench.err;
-  const auto json = nlohmann::json::parse(read_file(folder_.path() / "bench.json"));
+  const auto json = nlohmann::json::parse(read_text(folder_.path() / "bench.json"));
   double seconds = 0;
   int phases = 0, operations = 0;
   for (const auto& row : json["rows"]) {
@@ -272,7 +272,7 @@ TEST_F(OnGpus, CountApartWhatOverlaps) {
 TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   const std::string train =
       "train --config run.ini --run.device=cuda --run.tuning=off --run.dir=run --train.steps=";
-  const auto decided = [&] { return read_file(folder_.path() / "run" / "config.ini"); };
+  const auto decided = [&] { return read_text(folder_.path() / "run" / "config.ini"); };
   const Ending begun = llampi(train + "1 --activation.checkpointing=auto");
   ASSERT_EQ(begun.status, 0) << begun.err;
   EXPECT_THAT(begun.out, HasSubstr("\nactivation.checkpointing = auto: none\n"));
@@ -296,7 +296,7 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   const Ending chosen = llampi(train + "2 --train.micro_batch=auto" + large + "chosen");
   ASSERT_EQ(chosen.status, 0) << chosen.err;
   EXPECT_THAT(chosen.out, HasSubstr("\ntrain.micro_batch = auto: 12\n"));
-  EXPECT_THAT(read_file(folder_.path() / "chosen" / "config.ini"), HasSubstr("\nmicro_batch = 12\n"));
+  EXPECT_THAT(read_text(folder_.path() / "chosen" / "config.ini"), HasSubstr("\nmicro_batch = 12\n"));
   const Ending number = llampi(train + "2 --train.micro_batch=12" + large + "number");
   ASSERT_EQ(number.status, 0) << number.err;
   EXPECT_EQ(metrics("chosen")[1]["loss"], metrics("number")[1]["loss"]);
@@ -311,11 +311,11 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   const Ending other =
       llampi(train + "1 --run.dir=other --run.deterministic=false --activation.checkpointing=auto");
   ASSERT_EQ(other.status, 0) << other.err;
-  EXPECT_THAT(read_file(folder_.path() / "other" / "config.ini"),
+  EXPECT_THAT(read_text(folder_.path() / "other" / "config.ini"),
               HasSubstr("\nattention_workspace = auto\n"));
   const Ending tree = llampi(train + "1 --run.dir=tree --fsdp.sum_order=tree");
   ASSERT_EQ(tree.status, 0) << tree.err;
-  EXPECT_THAT(read_file(folder_.path() / "tree" / "config.ini"), HasSubstr("\nlogits_workspace = auto\n"));
+  EXPECT_THAT(read_text(folder_.path() / "tree" / "config.ini"), HasSubstr("\nlogits_workspace = auto\n"));
 }
 
 // The first run measures, and keeps what it chose beside its checkpoints and in the cache.
@@ -323,7 +323,7 @@ TEST_F(OnGpus, ChooseProductsOnce) {
   const std::string train =
       "train --config run.ini --run.device=cuda --run.share_gpu=true --train.steps=1 --run.dir=";
   const auto products = [&](const std::string& file) {
-    const auto gpus = nlohmann::json::parse(read_file(folder_.path() / file));
+    const auto gpus = nlohmann::json::parse(read_text(folder_.path() / file));
     return gpus.front().front();  // of one GPU and one run
   };
   const Ending first = llampi(train + "first", 2);
@@ -357,12 +357,12 @@ TEST_F(OnGpus, ChooseProductsOnce) {
   EXPECT_THAT(broken.err, HasSubstr("broken is not a tuning file (run.tuning): "));
 
   // What was chosen goes on with the run, whatever the cache says, and another GPU's choices are no use.
-  const auto choices = nlohmann::json::parse(read_file(folder_.path() / kept));
+  const auto choices = nlohmann::json::parse(read_text(folder_.path() / kept));
   folder_.write(kept, nlohmann::json({{"another GPU", choices.front()}}).dump());
   const Ending other = llampi(train + "first --train.steps=2", 2);
   ASSERT_EQ(other.status, 0) << other.err;
   EXPECT_THAT(other.out + other.err, HasSubstr("tuning.json is of another GPU, and this is emulated GPU"));
-  EXPECT_EQ(nlohmann::json::parse(read_file(folder_.path() / kept)).size(), 2U) << "another GPU's stay";
+  EXPECT_EQ(nlohmann::json::parse(read_text(folder_.path() / kept)).size(), 2U) << "another GPU's stay";
 
   // What changes the products is another run.
   const Ending changed = llampi(train + "changed --fsdp.wrap=none --optimizer.frozen=embed", 2);

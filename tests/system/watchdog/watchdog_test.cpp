@@ -40,7 +40,7 @@ class Watchdogs : public ::testing::Test {
     return ending;
   }
   bool has_record(int rank) const { return std::filesystem::exists(file(rank)); }
-  nlohmann::json record(int rank) const { return nlohmann::json::parse(read_file(file(rank))); }
+  nlohmann::json record(int rank) const { return nlohmann::json::parse(read_text(file(rank))); }
   std::filesystem::path file(int rank) const {
     return folder_.path() / ("flight/rank-0000" + std::to_string(rank) + ".json");
   }
