@@ -72,6 +72,11 @@ class OperationSizes {
   /// their caches, take no notice.
   virtual std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t vocabulary,
                                                       DType dtype, std::int64_t logits_bytes) const = 0;
+  /// With kLogitsBytes, for models that say nothing else in their operations. `hidden` decides nothing.
+  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t /*hidden*/,
+                                              std::int64_t vocabulary, DType dtype) const {
+    return linear_cross_entropy_workspace(tokens, vocabulary, dtype, kLogitsBytes);
+  }
 };
 
 }  // namespace llampi::device
