@@ -2,10 +2,8 @@
 #include "llampi/io/temporary_file.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <optional>
@@ -65,11 +63,12 @@ std::vector<Temporary> temporaries_in(const fs::path& folder) {
   return found;
 }
 
+/// A zombie, which its parent has not waited for yet, writes nothing any more.
 bool is_dead(const std::string& writer) {
   const std::string mine = owner() + "-";
   if (!writer.starts_with(mine)) return false;
   const auto process = parse_number<pid_t>(std::string_view(writer).substr(mine.size()));
-  return process && *process > 0 && ::kill(*process, 0) != 0 && errno == ESRCH;
+  return process && *process > 0 && process_state(*process) == '\0';
 }
 
 bool is_old(const fs::path& file) {
