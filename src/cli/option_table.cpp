@@ -71,9 +71,9 @@ Table run_options(train::Config& c) {
        {.name = "auto|MIB"}},
       {"run.logits_workspace",
        spelled_mebibytes(c.run.logits_workspace),
-       "GPU memory in MiB for the logits of the loss, which are computed for as many tokens at a time. The gradient of the "
-       "head's weight is read and written each time. auto: those of a micro-batch if they fit, otherwise 1024; 1024 with "
-       "fsdp.sum_order = tree. Another number of tokens at a time changes the last bits",
+       "GPU memory in MiB for the logits of the loss. The loss is computed for as many tokens at a time as have their logits in "
+       "it, and reads and writes the gradient of the head's weight each time. auto: enough for a whole micro-batch if that "
+       "fits, otherwise 1024; with fsdp.sum_order = tree always 1024. Another number of tokens at a time changes the last bits",
        {.name = "auto|MIB"}},
       {"run.tuning",
        spelled_tuning(c.run.tuning),

@@ -25,11 +25,11 @@ std::optional<std::int64_t> parse_between(const std::string& text, std::int64_t 
   return number && *number >= least && *number <= most ? number : std::nullopt;
 }
 
-/// MiB, of the run so far; none if it did not say, or there is none.
-std::optional<std::int64_t> logits_before(const std::string& run_text) {
-  const std::string said = read_run_text(run_text).value(kLogits);
-  const bool is_older_than_the_key = said.empty() && !run_text.empty();
-  return is_older_than_the_key ? device::kLogitsBytes >> 20 : parse_between(said, 0, kMostMib);
+/// MiB, of the run so far, which may be older than the key; none if it did not say, or there is none.
+std::optional<std::int64_t> logits_before(const RunText& then) {
+  const std::string said = then.value(kLogits);
+  const bool is_older = said.empty() && !then.values.empty();
+  return is_older ? device::kLogitsBytes >> 20 : parse_between(said, 0, kMostMib);
 }
 
 /// The configuration with what the checkpoint says where it is `auto`.
@@ -38,7 +38,7 @@ Config as_decided_before(const Config& config, const std::string& run_text, int 
   Config decided = config;
   if (!config.run.attention_workspace)
     decided.run.attention_workspace = parse_between(then.value(kRoom), 0, kMostMib);
-  if (!config.run.logits_workspace) decided.run.logits_workspace = logits_before(run_text);
+  if (!config.run.logits_workspace) decided.run.logits_workspace = logits_before(then);
   if (!config.activation.checkpointing) {
     decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
     if (!config.activation.offload)
@@ -114,6 +114,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
 Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) {
   const Config& config = run.config;
   const Log& log = run.log;
+  const RunText then = read_run_text(run.text);
   bool decides_room = false;
   if (decides_by_memory(config, hardware_of(run))) {
     const LeastMemory least = least_memory(run.world, run.compute, config.fsdp.reduction);
@@ -124,8 +125,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (!config.train.micro_batch) {
     const std::int64_t now = options.batch.sequences;
     decisions.emplace_back(kMicroBatch, std::to_string(now));
-    const auto before =
-        parse_between(read_run_text(run.text).value(kMicroBatch), 1, config.train.global_batch);
+    const auto before = parse_between(then.value(kMicroBatch), 1, config.train.global_batch);
     const std::string change =
         change_of_micro_batch(before.value_or(now), now, config.train.global_batch / run.world.size());
     if (change.empty()) {
@@ -146,7 +146,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (decides_logits(config, hardware_of(run))) {
     const std::int64_t now = options.batch.logits_bytes >> 20;
     decisions.emplace_back(kLogits, std::to_string(now));
-    if (const std::int64_t before = logits_before(run.text).value_or(now); before != now) {
+    if (const std::int64_t before = logits_before(then).value_or(now); before != now) {
       log.warning(
           "run.logits_workspace = auto: {} MiB; the run had {} MiB so far, which does not fit in memory here. Gradients are "
           "summed in another order, so the last bits differ",

@@ -95,8 +95,7 @@ std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector
 
 std::vector<ProductTimer::Timed> ProductTimer::finalists(const std::vector<Timed>& sorted,
                                                          const Demand& demand) const {
-  const bool sustained =
-      demand.timing == Timing::sustained && sorted.front().seconds >= kLimitedByPower && sorted.size() > 1;
+  const bool sustained = demand.timing == Timing::sustained && sorted.front().seconds >= kLimitedByPower;
   const std::size_t wanted = sustained ? kFinalists : 1;
   std::vector<Timed> best;
   for (const Timed& timed : sorted) {
