@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: combines all other parts. Independent of the command line.
+// Trains a run: combines all other parts. Independent of the command line.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -10,10 +9,9 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
+#include "llampi/train/outcome.hpp"
 
 namespace llampi::train {
-
-enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
 
 /// Trains, or continues, the run that `config` describes. Collective over the world. A file `stop` in run.dir
 /// stops it as request_stop() does; it is removed then.

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run before its first step: its folder is taken, where it starts is chosen, its device and engine are there and have its
+// state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/health/flight_record.hpp"
+#include "llampi/health/side_work.hpp"
+#include "llampi/optim/schedule.hpp"
+#include "llampi/train/config.hpp"
+#include "llampi/train/outcome.hpp"
+#include "train/inputs.hpp"
+#include "train/journal.hpp"
+#include "train/resume.hpp"
+#include "train/room.hpp"
+#include "train/run_report.hpp"
+#include "train/saver.hpp"
+#include "train/stopping.hpp"
+
+namespace llampi::train {
+
+/// What one job has of a run. Its members refer to each other, so it stays where it is.
+struct OpenRun {
+  // Given; all of it outlives the run.
+  comm::World& world;
+  const Config& config;
+  const ConfigTexts& texts;
+  const Log& log;
+
+  Stopping stopping{config.run.dir, config.run.max_hours, world.rank()};
+  health::FlightRecord record = {};
+  std::shared_ptr<health::SideWork> side_work = std::make_shared<health::SideWork>();
+
+  // By open_run().
+  Inputs inputs = {};
+  Start start = {};
+  comm::Compute compute = {};
+  std::unique_ptr<fsdp::Engine> engine = {};
+  Journal journal{config, log};
+  std::unique_ptr<RunReport> report = {};
+  optim::LearningRateSchedule schedule = {};
+  checkpoint::TrainingState state = {};  ///< as of the last step that was done
+  std::int64_t total_steps = 0;
+  bool owes_evaluation = false;  ///< of the step at which the run was stopped
+  std::unique_ptr<Room> room = {};
+  std::unique_ptr<Saver> saver = {};  ///< destroyed before the engine, whose snapshot it reads
+
+  /// Whether what is done every so many steps is done after this one. @param every 0: never
+  bool due(std::int64_t every, std::int64_t step) const {
+    return every > 0 && (step % every == 0 || step == total_steps);
+  }
+};
+
+/// Opens it. Collective.
+/// @returns how the job ends where there is nothing to train: the run is finished, or the job was told to stop while another
+/// one had the run's folder; otherwise nothing
+/// @throws UserError and CommonError, the same on every rank
+std::optional<Outcome> open_run(OpenRun& run);
+
+}  // namespace llampi::train

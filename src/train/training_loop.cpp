@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/training_loop.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/optim/loss_scaler.hpp"
+#include "llampi/train/evaluate.hpp"
+#include "train/data_position.hpp"
+#include "train/engine_config.hpp"
+#include "train/replicas.hpp"
+#include "train/run_warnings.hpp"
+#include "train/tuning.hpp"
+
+namespace llampi::train {
+namespace {
+
+/// Shorter steps are run to their end: what ranks tell each other during one is known after it. After SIGTERM, mpirun kills
+/// the ranks within seconds.
+constexpr double kLongStepSeconds = 0.5;
+
+}  // namespace
+
+Outcome TrainingLoop::train() {
+  data::Loader loader = open_loader();
+  first_step_ = run_.state.step + 1;
+  run_.engine->ask_before_micro_batches([&] { return steps_are_long() && all_told_to_stop(); });
+  if (run_.owes_evaluation && !evaluate_now()) return stop();
+  if (run_.state.step == run_.total_steps) return finish();
+  Batches batches = first_batches(loader);
+  while (run_.state.step < run_.total_steps) {
+    if (some_failed_) throw_failures();
+    if (tally_.stops()) return stop();
+    Batches next;
+    if (!step(batches, loader, next)) return stop();
+    batches = std::move(next);
+    if (!do_what_is_due()) return stop();
+  }
+  return finish();
+}
+
+/// Of this rank's micro-batches.
+data::Loader TrainingLoop::open_loader() const {
+  std::vector<std::int64_t> numbers;
+  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->groups());
+  for (int m = 0; m < shape.per_rank; ++m)
+    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->groups(), run_.world.rank(), m));
+  return {*run_.inputs.train_file, run_.inputs.batch_options, *run_.inputs.sampler, std::move(numbers)};
+}
+
+/// Of the first step, before which there is none during which the ranks could tell each other.
+TrainingLoop::Batches TrainingLoop::first_batches(data::Loader& loader) {
+  run_.record.set_phase("starts");
+  run_.record.act("reading the data");
+  Batches batches;
+  attempt([&] { batches = loader.next(data_steps(run_.state) + 1); });
+  start_agreement(batches, seconds_to_go_on(1, 0));
+  finish_agreement();
+  return batches;
+}
+
+/// Of the step after the one that is about to run, which has its own; none after the last.
+TrainingLoop::Batches TrainingLoop::next_batches(data::Loader& loader) {
+  run_.record.act("reading the data");
+  try {
+    if (run_.state.step + 1 < run_.total_steps) return loader.next(data_steps(run_.state) + 2);
+  } catch (...) {
+    data_failure_ = std::current_exception();
+  }
+  return {};
+}
+
+/// The next step, of `batches`. Meanwhile the ranks tell each other what they know of the last one and of `next`, the
+/// batches after these. False if it was aborted, to stop.
+bool TrainingLoop::step(const Batches& batches, data::Loader& loader, Batches& next) {
+  const double begin = steady_seconds(), waited = run_.record.waited_seconds();
+  const std::int64_t number = run_.state.step + 1;
+  run_.record.set_phase(number == first_step_ ? "starts" : nullptr);
+  run_.record.begin_step(number);
+  next = next_batches(loader);
+  notice_save();
+  const double data_seconds = steady_seconds() - begin;
+
+  const fsdp::StepInputs inputs = next_inputs_;
+  start_agreement(next, seconds_to_go_on(2, last_seconds_));
+  auto done = compute_step(number, batches, inputs);
+  finish_agreement();
+  if (!done) return false;
+
+  last_seconds_ = steady_seconds() - begin;
+  done->busy_seconds = last_seconds_ - (run_.record.waited_seconds() - waited);
+  StepMetrics& metrics = done->metrics;
+  metrics.data_seconds = data_seconds;
+  metrics.step_seconds = last_seconds_;
+  metrics.tokens_per_second =
+      static_cast<double>(run_.config.train.global_batch * run_.config.data.seq_len) / last_seconds_;
+  metrics.tokens_per_second_per_rank = metrics.tokens_per_second / run_.world.size();
+  metrics.mfu = run_.report->mfu(metrics.tokens_per_second_per_rank);
+  metrics.checkpoint_stall_seconds = run_.saver->take_stall_seconds();
+  metrics.time = unix_seconds();
+  const bool now = must_know_now(metrics);
+  unreported_ = std::move(done);
+  if (now) {
+    start_agreement(next, seconds_to_go_on(1, last_seconds_));
+    finish_agreement();
+  }
+  return true;
+}
+
+/// After a step. False where the run stops instead.
+bool TrainingLoop::do_what_is_due() {
+  const Config& config = run_.config;
+  const std::int64_t step = run_.state.step;
+  if (step == first_step_) {
+    run_.report->describe_device();
+    report_choices(run_.compute.device(), run_.log);
+  }
+  if (step == first_step_ + 1) warn_of_unsaved_run(config, last_seconds_, run_.total_steps - step, run_.log);
+  if (run_.due(config.run.verify_replicas_every, step)) compare_replicas();
+  if (run_.due(config.train.eval_every, step)) {
+    const bool stops = tally_.stops() && step < run_.total_steps;
+    if (stops || !evaluate_now()) return false;
+  }
+  if (step == run_.total_steps) {
+    save(config.checkpoint.content);
+  } else if (!tally_.stops() && run_.due(config.checkpoint.every, step)) {  // else all is saved at once
+    start_saving();
+  }
+  return true;
+}
+
+Outcome TrainingLoop::finish() {
+  run_.stopping.remove_file(run_.log);
+  traces_.write();
+  return Outcome::done;
+}
+
+/// All of it but what only all ranks together know. None if it was aborted, to stop.
+std::optional<TrainingLoop::UnreportedStep> TrainingLoop::compute_step(std::int64_t step,
+                                                                       const Batches& batches,
+                                                                       fsdp::StepInputs inputs) {
+  UnreportedStep done;
+  StepMetrics& metrics = done.metrics;
+  metrics.step = step;
+  metrics.lr = run_.schedule.at(step);
+  metrics.tokens = inputs.valid_labels;
+  if (inputs.valid_labels > 0) {
+    run_.engine->observe(traces_.observer(*run_.engine, step));
+    inputs.learning_rate = metrics.lr;
+    inputs.optimizer_step = run_.state.optimizer_steps + 1;
+    if (scales_loss(run_.config)) inputs.loss_scale = metrics.loss_scale = run_.state.loss_scale;
+    const auto result = run_.engine->step(batches, inputs);
+    run_.engine->observe({});  // evaluations are not part of it
+    if (result.aborted) return std::nullopt;
+    done.own_loss = result.loss_sum;
+    for (const double loss : result.loss_sums) done.losses.add(loss);
+    done.fp8 = result.fp8;
+    metrics.grad_norm = result.grad_norm;
+    if (std::isfinite(result.grad_norm)) ++run_.state.optimizer_steps;
+    if (scales_loss(run_.config)) scale_loss(step, !std::isfinite(result.grad_norm));
+    if (step == first_step_) {
+      run_.report->describe_memory();
+      run_.journal.memory(run_.report->used_bytes());
+    }
+  } else {
+    run_.log.warning("step {} has no valid labels: loss 0, no update", step);
+  }
+  run_.state.step = step;
+  run_.state.tokens_seen += inputs.valid_labels;
+  run_.state.samples_consumed += run_.config.train.global_batch;
+  run_.state.epoch = data_epoch(run_.state);
+  metrics.tokens_seen = run_.state.tokens_seen;
+  done.scaled_down = scales_loss(run_.config) && run_.state.loss_scale >= 1;
+  return done;
+}
+
+Outcome TrainingLoop::stop() {
+  if (unreported_) {
+    start_agreement({}, 0);
+    finish_agreement();
+  }
+  const bool idle = run_.state.step < first_step_;
+  if (!idle) save(CheckpointContent::all);  // so that it can continue
+  traces_.write();
+  run_.stopping.put_file_aside(run_.log);
+  if (idle && run_.stopping.reason() == StopReason::max_hours) {
+    run_.log.warning(
+        "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "
+        "for an evaluation that is due and to save; allow more",
+        run_.config.run.max_hours, run_.config.run.max_hours * 3600, run_.stopping.seconds_since_start(),
+        seconds_to_go_on(1, 0));
+  }
+  run_.log.info("stopped after step {} {}; run the same command again to continue", run_.state.step,
+                run_.stopping.text());
+  return Outcome::stopped;
+}
+
+/// Within a step or an evaluation. Collective.
+bool TrainingLoop::all_told_to_stop() {
+  StopVotes votes = tally_.own(seconds_to_go_on(1, 0));
+  const health::FlightScope scope(run_.record, {"agreement on stopping"});
+  comm::sum_members(run_.world, votes);
+  return tally_.hear(votes);
+}
+
+/// The same on all ranks. How long the first step takes, nobody knows.
+bool TrainingLoop::steps_are_long() const {
+  return slowest_step_seconds_ <= 0 || slowest_step_seconds_ >= kLongStepSeconds;
+}
+
+/// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
+double TrainingLoop::seconds_to_go_on(int steps, double step_seconds) const {
+  if (run_.config.run.max_hours <= 0) return 0;  // nobody asks
+  double seconds = (run_.saver->is_under_way() ? 3 : 2) * run_.saver->seconds_to_save_all();
+  for (int i = 1; i <= steps; ++i)
+    seconds += 1.5 * step_seconds +
+               (run_.due(run_.config.train.eval_every, run_.state.step + i) ? evaluation_seconds_ : 0);
+  return seconds;
+}
+
+/// Sends the facts of this rank to all others while the next step runs; finish_agreement() is next.
+void TrainingLoop::start_agreement(const Batches& next_batches, double seconds_to_go_on) {
+  StepFacts own;
+  for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
+  own.segments = device::most_segments(next_batches);
+  own.failed_ranks = failure_ || data_failure_ ? 1 : 0;
+  own.stop = tally_.own(seconds_to_go_on);
+  if (unreported_) {
+    own.losses = unreported_->losses;
+    own.fp8 = unreported_->fp8;
+    own.step_microseconds = std::llround(unreported_->metrics.step_seconds * 1e6);
+    own.planned_and_used = run_.report->memory_bytes();
+    own.gpu_process = run_.report->gpu_process_bytes();
+    if (!run_.compute.on_gpu()) {  // there the host does not know what the device waits for
+      own.busiest = RankTime(unreported_->busy_seconds, run_.world.rank());
+      own.busy_microseconds = std::llround(unreported_->busy_seconds * 1e6);
+    }
+  }
+  agreement_.start(own);
+}
+
+/// Takes the facts of all ranks from start_agreement(), and what follows from it for the step that was unreported then.
+void TrainingLoop::finish_agreement() {
+  StepFacts of_all;
+  {
+    const health::FlightScope scope(run_.record, {"agreement on the step"});
+    of_all = agreement_.take();
+  }
+  next_inputs_ = {.valid_labels = of_all.valid_labels, .segments = of_all.segments};
+  some_failed_ = of_all.failed_ranks > 0;
+  tally_.hear(of_all.stop);
+  report_last_step(of_all);
+}
+
+/// The one of which this rank told the others its losses.
+void TrainingLoop::report_last_step(const StepFacts& of_all) {
+  if (!unreported_) return;
+  UnreportedStep step = *std::exchange(unreported_, std::nullopt);
+  StepMetrics& metrics = step.metrics;
+  if (metrics.tokens > 0) slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
+  if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
+  if (metrics.tokens > 0 && run_.config.fsdp.product_dtype == ProductDtype::fp8)
+    note_fp8(metrics, of_all.fp8);
+  metrics.memory_bytes = of_all.planned_and_used;
+  metrics.gpu_process_bytes = of_all.gpu_process;
+  if (of_all.busiest.number > 0 && run_.world.size() > 1) {
+    const double mean = 1e-6 * static_cast<double>(of_all.busy_microseconds) / run_.world.size();
+    metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
+  }
+  run_.record.act("reporting the step");
+  attempt([&] { run_.journal.write(metrics); });
+  if (run_.world.rank() == 0) {
+    if (const auto problem = run_.room->new_problem(steady_seconds())) run_.log.warning("{}", *problem);
+  }
+  run_.journal.show(metrics);
+  check_finite(step);
+}
+
+/// Whether something follows that needs the losses of all ranks, or what they have to say.
+bool TrainingLoop::must_know_now(const StepMetrics& metrics) const {
+  return run_.state.step == first_step_ || run_.state.step == run_.total_steps ||
+         !std::isfinite(metrics.grad_norm) ||
+         run_.due(run_.config.run.verify_replicas_every, run_.state.step) ||
+         run_.due(run_.config.train.eval_every, run_.state.step) ||
+         run_.due(run_.config.checkpoint.every, run_.state.step);
+}
+
+/// A step that is not finite ends the run, or was left out.
+void TrainingLoop::check_finite(const UnreportedStep& step) {
+  const StepMetrics& metrics = step.metrics;
+  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down))
+    return not_finite_.finite();
+  const health::FlightPhase phase(run_.record, "looks for what is not finite");
+  const std::string where = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
+  if (const auto reason = not_finite_.not_finite(metrics, where)) fail(*reason);
+}
+
+/// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
+void TrainingLoop::compare_replicas() {
+  if (run_.config.run.verify_replicas_every == 0 || compared_step_ == run_.state.step) return;
+  const health::FlightPhase phase(run_.record, "compares replicas");
+  const std::string difference = find_differing_replicas(run_.world, run_.compute.device(), *run_.engine);
+  if (!difference.empty()) fail(fmt::format("after step {}, {}", run_.state.step, difference));
+  compared_step_ = run_.state.step;
+}
+
+/// Ends the run, once a save under way has come to its end. On all ranks.
+void TrainingLoop::fail(const std::string& reason) {
+  finish_saving();
+  settle();
+  const std::int64_t saved = run_.saver->saved_step();
+  throw comm::CommonError(fmt::format(
+      "{}; {}", reason,
+      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved)));
+}
+
+/// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.
+void TrainingLoop::note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts) {
+  metrics.fp8 = counts;
+  if ((counts.saturated == 0 && counts.zero_scales == 0) || warned_of_fp8_) return;
+  warned_of_fp8_ = true;
+  run_.log.warning(
+      "step {}: casts to FP8 met {} and {} with only zeros (as gradients of a micro-batch without "
+      "labels are); metrics.jsonl has the counts of each step: fp8_saturated, fp8_zero_scale",
+      metrics.step, count(counts.saturated, "infinite number"), count(counts.zero_scales, "tensor"));
+}
+
+/// The gradient norm is the same on all ranks, so all leave a step out together.
+void TrainingLoop::scale_loss(std::int64_t step, bool overflow) {
+  optim::LossScaler scaler{run_.state.loss_scale, run_.state.loss_scale_good_steps};
+  scaler.update(overflow);
+  if (overflow) {
+    run_.log.info("step {} is skipped: a gradient overflowed with loss scale {}; the next step has {}", step,
+                  run_.state.loss_scale, scaler.scale);
+  }
+  run_.state.loss_scale = scaler.scale;
+  run_.state.loss_scale_good_steps = scaler.good_steps;
+}
+
+/// False if it was aborted, to stop. The next run begins with it then.
+bool TrainingLoop::evaluate_now() {
+  const health::FlightPhase phase(run_.record, "evaluates");
+  const double begin = steady_seconds();
+  const auto done = evaluate_file(run_.world, *run_.engine, *run_.inputs.eval_file, run_.inputs.batch_options,
+                                  [&] { return run_.state.step < run_.total_steps && all_told_to_stop(); });
+  if (!done) return false;
+  const auto& result = *done;
+  evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
+  if (result.tokens == 0)
+    run_.log.warning("{} has no valid labels, so it has no loss", run_.config.data.eval);
+  run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", run_.state.step, result.loss,
+                result.perplexity, count(result.tokens, "token"));
+  attempt([&] { run_.journal.evaluation(run_.state.step, result.loss); });
+  return true;
+}
+
+void TrainingLoop::settle_before_saving() {
+  const health::FlightPhase phase(run_.record, "gets ready to save");
+  finish_saving();
+  settle();
+  compare_replicas();
+}
+
+void TrainingLoop::save(CheckpointContent content) {
+  settle_before_saving();
+  run_.saver->save(run_.state, content);
+}
+
+void TrainingLoop::start_saving() {
+  settle_before_saving();
+  run_.saver->start(run_.state);
+}
+
+/// A failure of this rank alone is not kept: the saves of other ranks wait for this one.
+void TrainingLoop::finish_saving() {
+  if (!failure_) failure_ = comm::common_failure([&] { run_.saver->finish(); });
+}
+
+/// Looks whether the save under way has come to its end. This rank may be the first to see it.
+void TrainingLoop::notice_save() {
+  if (run_.saver->is_done()) finish_saving();
+}
+
+/// Keeps the first failure of this rank until settle(): a step needs no collective of its own for it.
+template <class Work>
+void TrainingLoop::attempt(const Work& work) {
+  if (failure_) return;
+  try {
+    work();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+/// Throws on every rank if any has failed. Collective.
+void TrainingLoop::settle() {
+  comm::agree(run_.world, [&] {
+    if (failure_) std::rethrow_exception(failure_);
+  });
+}
+
+/// Once some rank has one: at the latest before the step whose data it has not.
+void TrainingLoop::throw_failures() {
+  if (!failure_) failure_ = data_failure_;
+  finish_saving();  // a save that failed there fails here
+  settle();
+}
+
+}  // namespace llampi::train
