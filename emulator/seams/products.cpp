@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "device/cuda/kernels.cuh"
@@ -217,6 +218,8 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     if (algorithm.fails) throw Error("the emulated product fails");
     run(way, operands, workspace, stream);
     run_stream(stream);
+    const bool first = timed_.insert(way.algorithm).second;
+    if (first && algorithm.seconds_at_first > 0) return algorithm.seconds_at_first;
     constexpr double kLoad = 1e-2;
     const bool under_load = algorithm.seconds_under_load > 0 && runs * algorithm.seconds > kLoad;
     return (under_load ? algorithm.seconds_under_load : algorithm.seconds) + (way.copies ? kCopySeconds : 0);
@@ -242,6 +245,7 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
 
   ColumnProduct product_;
   std::vector<emulator::Algorithm> algorithms_;
+  std::set<std::size_t> timed_;
 };
 
 class EmulatedProducts final : public device::cuda::ProductLibrary {

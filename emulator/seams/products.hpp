@@ -22,6 +22,7 @@ struct Algorithm {
   double seconds = 1e-3;            ///< that it takes
   double seconds_under_load =
       0;  ///< that it takes where as many are timed as take longer than 10 ms; 0: the same
+  double seconds_at_first = 0;   ///< that the first run takes which is timed; 0: the same
   bool repeats_its_bits = true;  ///< else the first element is another one in each run
   bool fails = false;            ///< as it is timed
 };

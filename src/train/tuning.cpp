@@ -182,7 +182,8 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
 
   const double begin = steady_seconds();
   const device::Choices known = std::move(choices.products);
-  tuning->measure(device::Timing::sustained);
+  // On one rank: the others wait for it, so that nothing else runs on its GPU meanwhile.
+  if (world.rank() == 0) tuning->measure(device::Timing::sustained);
   engine.rehearse();
   tuning->measure(device::Timing::off);
   report_choices(device, log);

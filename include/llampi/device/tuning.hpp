@@ -18,7 +18,8 @@ enum class Timing : std::uint8_t {
   off,     ///< not at all
   bursts,  ///< a few times a millisecond each, in turns: a few seconds for the operations of a step
   /// The fastest of those again, each long enough for the clock to settle where the GPU's power limit allows it, as it does
-  /// in a step: a way that needs less energy then runs at a higher clock. At most 0.3 seconds more for each operation.
+  /// in a step: a way that needs less energy then runs at a higher clock. 0.3 seconds more for most operations,
+  /// which are over in milliseconds.
   sustained,
 };
 

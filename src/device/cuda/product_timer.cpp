@@ -14,7 +14,9 @@ namespace {
 constexpr int kTurns = 3;
 constexpr double kBurst = 1e-3;  ///< seconds: what is over in microseconds is hard to tell apart
 constexpr int kMostRunsOfBurst = 20;
-constexpr double kHopeless = 1.25;  ///< times the fastest of single runs
+/// Times the fastest of single runs, some of which are made at the full clock and others after it has fallen to three quarters.
+constexpr double kHopeless = 1.6;
+constexpr double kNoise = 2e-5;  ///< seconds: of a single run
 
 // Under load. An H200 at its power limit computes products at 1,485 of 1,980 MHz. A way that needs less energy runs at a
 // higher clock, but not in bursts: there all ways have the clock that their mean power allows. How long a clock takes to
@@ -27,7 +29,8 @@ constexpr double kSustained = 0.03;  ///< seconds, twice
 constexpr double kLimitedByPower = 5e-5;
 
 int runs_of(double wanted_seconds, double seconds) {
-  return static_cast<int>(std::max(1.0, wanted_seconds / seconds));
+  constexpr double kLeast = 1e-6;  // of a clock that may show 0
+  return static_cast<int>(std::max(1.0, wanted_seconds / std::max(seconds, kLeast)));
 }
 
 }  // namespace
@@ -66,7 +69,8 @@ ProductTimer::Choice ProductTimer::fastest(const std::vector<NamedWay>& ways, co
   return {best.front().way};
 }
 
-/// In turns, so that a clock that falls meanwhile is fair; what a single run shows to be far slower, once.
+/// In turns, of which the first does not count, so that a clock that falls meanwhile is fair. What a single run shows to be far
+/// slower is not timed again and stays behind the others, as that run was at another clock.
 std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector<NamedWay>& ways) const {
   std::vector<Timed> times;
   std::optional<Error> failure;
@@ -80,16 +84,16 @@ std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector
   if (times.empty()) throw Error(*failure);
   std::ranges::stable_sort(times, {}, &Timed::seconds);
   const double least = times.front().seconds;
-  const auto hopeless = std::ranges::upper_bound(times, kHopeless * least, {}, &Timed::seconds);
+  const auto hopeless = std::ranges::upper_bound(times, kHopeless * least + kNoise, {}, &Timed::seconds);
   const std::span close(times.begin(), hopeless);
   const int runs = std::min(runs_of(kBurst, least), kMostRunsOfBurst);
   for (int turn = 0; close.size() > 1 && turn < kTurns; ++turn) {
     for (Timed& timed : close) {
       const double now = seconds_of(timed.way, runs);
-      timed.seconds = turn == 0 ? now : std::min(timed.seconds, now);
+      timed.seconds = turn < 2 ? now : std::min(timed.seconds, now);
     }
   }
-  std::ranges::stable_sort(times, {}, &Timed::seconds);
+  std::ranges::stable_sort(close, {}, &Timed::seconds);
   return times;
 }
 
