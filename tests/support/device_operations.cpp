@@ -273,7 +273,7 @@ OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform
 }
 
 OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room) {
-  const std::int64_t tokens = layout.tokens(), longest = layout.longest();
+  const std::int64_t tokens = layout.tokens(), longest = std::max(layout.longest(), layout.seq_len);
   OperationCase result;
   result.name = fmt::format("attention, {}, {} heads over {} of {}, window {}", layout.name,
                             shape.query_heads, shape.key_value_heads, shape.head_dim, shape.window);

@@ -32,6 +32,7 @@ struct Layout {
   std::string name;
   std::vector<std::int32_t> lengths;
   std::int64_t vocabulary = 331;
+  std::int64_t seq_len = 0;  ///< tokens that a segment can have; 0: as many as the longest has
 
   std::int64_t tokens() const;
   std::int64_t longest() const;

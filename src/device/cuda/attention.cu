@@ -74,10 +74,15 @@ void CudaDevice::execute(const op::Attention& o) {
 }
 
 void CudaDevice::execute(const op::AttentionBackward& o) {
-  if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
-    cudnn_->run(o, compute());
-    return;
-  }
+  const bool supported = cudnn_supports(o), leaves = supported && cudnn_->leaves_documents(o);
+  const bool refused = leaves && options_.attention == GpuAttention::cudnn;
+  const bool cudnn = by_cudnn(cudnn_.get(), options_.attention, supported && !refused);
+  // The kernels of a document depend on its length alone, and so do its bits, whatever the others are.
+  if (!cudnn || leaves) native_attention_backward(o);
+  if (cudnn) cudnn_->run(o, compute());
+}
+
+void CudaDevice::native_attention_backward(const op::AttentionBackward& o) {
   const AttentionProblem problem = attention_problem(o.documents, o.shape);
   AttentionOperands operands = operands_of(problem, o.qkv, o.out, o.log_sum_exp);
   operands.dout = elements_of(o.dout, o.qkv.dtype, problem.tokens, problem.out_stride, "dout");

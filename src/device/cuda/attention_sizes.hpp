@@ -26,9 +26,11 @@ struct AttentionPiece {
 };
 
 /// A launch for documents that are packed into one row. `longest` tokens at most, `documents` at most; more
-/// of them take several launches.
+/// of them take several launches, as do their heads.
 struct DocumentLaunch {
-  std::int64_t longest = 0, documents = 0;
+  std::int64_t longest = 0;
+  std::int64_t documents = 0;  ///< 0: there is no room for one key/value head of one
+  std::int64_t key_value_heads = 0;
 };
 
 inline constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
@@ -67,18 +69,21 @@ inline constexpr AttentionPiece attention_piece(AttentionShape shape, std::int64
   return heads > 0 ? AttentionPiece{1, heads} : AttentionPiece{};
 }
 
-/// Packed documents of at most `longest` tokens: a launch for each class of lengths, with as many documents
-/// of it as there is room for and fit into `tokens`; the class of the longest is the last.
-/// @param query_heads of a launch @param dp_room a class always has one document, however small this is
-inline std::vector<DocumentLaunch> document_launches(std::int64_t query_heads, std::int64_t tokens,
+/// Packed documents of at most `longest` tokens: a launch for each class of lengths, with as many heads of a document as there is
+/// room for, and as many documents of it as there is room for then and fit into `tokens`; the class of the longest is the last.
+inline std::vector<DocumentLaunch> document_launches(AttentionShape shape, std::int64_t tokens,
                                                      std::int64_t longest, std::int64_t dp_room) {
   std::vector<DocumentLaunch> launches;
   for (int c = 0; c <= LengthClasses::of(longest); ++c) {
     const std::int64_t of_class = std::min(LengthClasses::longest(c), longest);
-    const std::int64_t most =
-        std::min(tokens / of_class, dp_room / std::max<std::int64_t>(1, dp_bytes(1, query_heads, of_class)));
+    const AttentionPiece one = attention_piece(shape, 1, of_class, dp_room);
+    if (one.sequences == 0) {
+      launches.push_back({.longest = of_class});
+      continue;
+    }
+    const std::int64_t most = std::min(tokens / of_class, dp_room / dp_bytes(shape, one, of_class));
     const auto documents = std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(most, 1)));
-    launches.push_back({of_class, static_cast<std::int64_t>(documents)});
+    launches.push_back({of_class, static_cast<std::int64_t>(documents), one.key_value_heads});
   }
   return launches;
 }
@@ -120,18 +125,14 @@ inline constexpr std::int64_t beside_dp_bytes(AttentionShape shape, std::int64_t
   return in_tiles * (shape.head_dim * per_column + 12 * hq) + document_tables_bytes(tokens) + kMebibyte;
 }
 
-/// What the pieces of `tokens` tokens take for dP, be they whole sequences or packed documents; 0: no piece
+/// What the pieces of `tokens` tokens take for dP at most, be they whole sequences or packed documents; 0: no piece
 /// fits.
 inline std::int64_t dp_bytes_in_pieces(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                        std::int64_t dp_room) {
   const std::int64_t sequences = std::max<std::int64_t>(tokens / longest, 1);
-  const AttentionPiece piece = attention_piece(shape, sequences, longest, dp_room);
-  const AttentionPiece one = attention_piece(shape, 1, longest, dp_room);
-  const std::int64_t query_heads = one.key_value_heads * (shape.query_heads / shape.key_value_heads);
-  std::int64_t bytes = dp_bytes(shape, piece, longest);
-  if (one.sequences == 0) return 0;
-  for (const auto& launch : document_launches(query_heads, tokens, longest, dp_room))
-    bytes = std::max(bytes, dp_bytes(launch.documents, query_heads, launch.longest));
+  std::int64_t bytes = dp_bytes(shape, attention_piece(shape, sequences, longest, dp_room), longest);
+  for (const auto& launch : document_launches(shape, tokens, longest, dp_room))
+    bytes = std::max(bytes, dp_bytes(shape, {launch.documents, launch.key_value_heads}, launch.longest));
   return bytes;
 }
 

@@ -80,20 +80,24 @@ struct Launches {
   const CudnnGraph* graph = nullptr;
 };
 
-/// How an operation is done: for each piece of the heads, all of these launches.
-struct Division {
-  std::vector<Launches>
-      launches;  ///< of one graph; or ragged, for each class of lengths. Empty: there is no way
+/// A part of an operation: for each piece of the heads, all of these launches.
+struct Part {
+  std::vector<Launches> launches;  ///< of one graph; or ragged, for some classes of lengths
   std::int64_t head_pieces = 0;
-
-  const CudnnProblem& problem() const { return launches.front().problem; }
   /// Documents are launched apart: what one launch leaves in the rows of the documents of others is not
   /// known, so gradients are taken from the rows of its own.
-  bool apart() const {
-    std::int64_t pieces = 0;
-    for (const Launches& of_class : launches) pieces += of_class.pieces;
-    return problem().packs_keys() && pieces > 1;
+  bool apart = false;
+
+  const CudnnProblem& problem() const { return launches.front().problem; }
+  bool has_launches() const {
+    return std::ranges::any_of(launches, [](const Launches& l) { return l.pieces > 0; });
   }
+};
+
+/// How an operation is done: one part; or of documents, one for the classes of lengths with as many pieces of the heads.
+struct Division {
+  std::vector<Part> parts;        ///< none: there is no way
+  bool leaves_documents = false;  ///< to the native kernels: of classes for which there is no room
 };
 
 struct Scratch {
@@ -115,11 +119,11 @@ bool reads_log_sum_exp(const CudnnProblem& problem, std::int64_t tokens) {
 
 /// @param tokens of the whole operation
 /// @param base null: only the size is asked for
-Scratch carve(const Division& division, std::int64_t tokens, void* base) {
+Scratch carve(const Part& part, std::int64_t tokens, void* base) {
   Carving carving(base);
   Scratch scratch;
-  const CudnnProblem& problem = division.problem();
-  for (const Launches& launches : division.launches) {
+  const CudnnProblem& problem = part.problem();
+  for (const Launches& launches : part.launches) {
     if (!problem.ragged) break;
     RaggedTables& tables = scratch.tables.emplace_back();
     tables.above = launches.above;
@@ -137,11 +141,11 @@ Scratch carve(const Division& division, std::int64_t tokens, void* base) {
     for (std::byte** place : {&scratch.key, &scratch.value, &scratch.key_gradient, &scratch.value_gradient})
       *place = carving.take<std::byte>(bytes);
   }
-  if (division.apart())
+  if (part.apart)
     scratch.query_gradient =
         carving.take<std::byte>(problem.tokens * problem.qkv_row * size_of(problem.dtype));
   std::int64_t graph_bytes = 0;
-  for (const Launches& launches : division.launches)
+  for (const Launches& launches : part.launches)
     graph_bytes = std::max(graph_bytes, launches.graph->workspace_bytes());
   scratch.graph = carving.take<std::byte>(graph_bytes);
   scratch.bytes = carving.bytes();
@@ -182,33 +186,43 @@ Division divide_sequences(const CudnnProblem& whole, AttentionShape shape, std::
   problem.tokens = piece.sequences * whole.longest;
   problem.key_value_heads = piece.key_value_heads;
   problem.query_heads = piece.key_value_heads * (shape.query_heads / shape.key_value_heads);
-  return {{{.problem = problem, .pieces = whole.batch / piece.sequences}},
-          shape.key_value_heads / piece.key_value_heads};
+  const std::int64_t pieces = whole.batch / piece.sequences;
+  return {{{.launches = {{.problem = problem, .pieces = pieces}},
+            .head_pieces = shape.key_value_heads / piece.key_value_heads,
+            .apart = problem.packs_keys() && pieces > 1}}};
 }
 
-/// Documents: those of similar length together. How many documents a launch has depends on shapes only, so
+/// Documents: those of similar length together. How many documents and heads a launch has depends on shapes only, so
 /// that what is in the micro-batch decides how often a graph is launched, and never which.
 Division divide_documents(const CudnnProblem& whole, AttentionShape shape, const LengthClasses& lengths,
                           std::int64_t dp_room) {
-  const AttentionPiece one = attention_piece(shape, 1, whole.longest, dp_room);
-  if (one.sequences == 0) return {};
   Division division;
-  division.head_pieces = shape.key_value_heads / one.key_value_heads;
-  CudnnProblem problem = whole;
-  problem.key_value_heads = one.key_value_heads;
-  problem.query_heads = one.key_value_heads * (shape.query_heads / shape.key_value_heads);
-  std::int64_t above = 0;
-  for (const auto& launch : document_launches(problem.query_heads, whole.tokens, whole.longest, dp_room)) {
-    const std::size_t of_class = division.launches.size();
-    problem.longest = launch.longest;
-    problem.window = window_of(shape, launch.longest);
-    problem.batch = launch.documents;
+  std::int64_t above = 0, all_pieces = 0;
+  std::size_t of_class = 0;
+  for (const auto& launch : document_launches(shape, whole.tokens, whole.longest, dp_room)) {
     const std::int64_t most = std::min(whole.batch, whole.tokens / (above + 1));
     const std::int64_t documents = lengths.counted() ? std::min(lengths.documents[of_class], most) : most;
-    division.launches.push_back(
-        {.problem = problem, .pieces = divide_up(documents, launch.documents), .above = above});
+    ++of_class;
+    if (launch.documents == 0) {
+      division.leaves_documents = division.leaves_documents || documents > 0;
+    } else {
+      CudnnProblem problem = whole;
+      problem.longest = launch.longest;
+      problem.window = window_of(shape, launch.longest);
+      problem.batch = launch.documents;
+      problem.key_value_heads = launch.key_value_heads;
+      problem.query_heads = launch.key_value_heads * (shape.query_heads / shape.key_value_heads);
+      const std::int64_t head_pieces = shape.key_value_heads / launch.key_value_heads;
+      if (division.parts.empty() || division.parts.back().head_pieces != head_pieces)
+        division.parts.push_back({.launches = {}, .head_pieces = head_pieces});
+      const std::int64_t pieces = divide_up(documents, launch.documents);
+      all_pieces += pieces;
+      division.parts.back().launches.push_back({.problem = problem, .pieces = pieces, .above = above});
+    }
     above = launch.longest;
   }
+  const bool apart = whole.packs_keys() && (all_pieces > 1 || division.leaves_documents);
+  for (Part& part : division.parts) part.apart = apart;
   return division;
 }
 
@@ -321,9 +335,10 @@ class GraphAttention final : public CudnnAttention {
   void run(const op::Attention& o, cudaStream_t stream) override {
     const std::int64_t tokens = checked_tokens(o);
     const Division division = division_to_run(o);
-    const CudnnProblem& problem = division.problem();
-    const Scratch scratch = carve(division, tokens, o.workspace.data);
-    fill_tables(o.documents, division, scratch, stream);
+    const Part& part = division.parts.front();  // which has room for all
+    const CudnnProblem& problem = part.problem();
+    const Scratch scratch = carve(part, tokens, o.workspace.data);
+    fill_tables(o.documents, part, scratch, stream);
     const auto run_piece = [&](const Launches& launches, const Piece& piece, CudnnOperands operands) {
       operands[kQuery] = at(o.qkv, piece.token, piece.query_column);
       operands[kKey] = at(o.qkv, piece.token, piece.key_column);
@@ -332,22 +347,44 @@ class GraphAttention final : public CudnnAttention {
       operands[kStatistics] = scratch.statistics != nullptr ? scratch.statistics : o.log_sum_exp.data;
       execute(launches, operands, scratch, stream);
     };
-    for_each_launch(division, o.shape, 0, scratch, run_piece);
+    for_each_launch(part, o.shape, 0, scratch, run_piece);
     if (scratch.statistics == nullptr) return;
     copy_statistics(statistics_of(problem, scratch.statistics), log_sum_exp_of(problem, o.log_sum_exp, 0, 0),
                     problem.query_heads, tokens, problem.longest, stream);
   }
 
   void run(const op::AttentionBackward& o, cudaStream_t stream) override {
-    const std::int64_t tokens = checked_tokens(o);
-    elements_of(o.dout, o.qkv.dtype, tokens, o.shape.query_cols(), "dout");
-    elements_of(o.dqkv, o.qkv.dtype, tokens, o.shape.qkv_cols(), "dqkv");
+    checked_tokens(o);
+    elements_of(o.dout, o.qkv.dtype, o.qkv.rows, o.shape.query_cols(), "dout");
+    elements_of(o.dqkv, o.qkv.dtype, o.qkv.rows, o.shape.qkv_cols(), "dqkv");
     const Division division = division_to_run(o);
-    const CudnnProblem& problem = division.problem();
-    const Scratch scratch = carve(division, tokens, o.workspace.data);
-    fill_tables(o.documents, division, scratch, stream);
-    const bool packs = problem.packs_keys(), apart = division.apart();
-    for (std::int64_t heads = 0; heads < division.head_pieces; ++heads) {
+    for (const Part& part : division.parts) {
+      if (part.has_launches()) run_part(o, part, stream);
+    }
+  }
+
+  bool leaves_documents(const op::AttentionBackward& o) const override {
+    return division_of(o).leaves_documents;
+  }
+
+  std::string describe() const override {
+    const std::size_t version = cudnnGetVersion();
+    std::string notes;
+    for (const std::string& note : notes_) {
+      if (!note.empty()) notes += (notes.empty() ? "" : "; ") + note;
+    }
+    return fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
+                       notes.empty() ? "" : " (" + notes + ")");
+  }
+
+ private:
+  void run_part(const op::AttentionBackward& o, const Part& part, cudaStream_t stream) {
+    const std::int64_t tokens = o.qkv.rows;
+    const CudnnProblem& problem = part.problem();
+    const Scratch scratch = carve(part, tokens, o.workspace.data);
+    fill_tables(o.documents, part, scratch, stream);
+    const bool packs = problem.packs_keys(), apart = part.apart;
+    for (std::int64_t heads = 0; heads < part.head_pieces; ++heads) {
       const std::int64_t first_head = heads * problem.query_heads;
       const auto copy_log_sum_exp = [&](std::int64_t first_token, std::int64_t count) {
         copy_statistics(log_sum_exp_of(problem, o.log_sum_exp, first_head, first_token),
@@ -379,7 +416,7 @@ class GraphAttention final : public CudnnAttention {
         execute(launches, operands, scratch, stream);
         if (apart) copy_gradients(launches.problem, operands, piece, o.dqkv, stream);
       };
-      for_each_launch(division, o.shape, heads, scratch, run_piece);
+      for_each_launch(part, o.shape, heads, scratch, run_piece);
       if (packs && !apart) {
         copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.key_column), scratch.key_gradient, stream);
         copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.value_column), scratch.value_gradient,
@@ -388,28 +425,20 @@ class GraphAttention final : public CudnnAttention {
     }
   }
 
-  std::string describe() const override {
-    const std::size_t version = cudnnGetVersion();
-    std::string notes;
-    for (const std::string& note : notes_) {
-      if (!note.empty()) notes += (notes.empty() ? "" : "; ") + note;
-    }
-    return fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
-                       notes.empty() ? "" : " (" + notes + ")");
-  }
-
- private:
   bool refuse(Direction direction, const std::string& reason) {
     notes_[static_cast<std::size_t>(direction)] =
         fmt::format("{} by llampi's own kernels: {}", to_string(direction), reason);
     return false;
   }
   void accept(const Division& division) {
-    const CudnnProblem& problem = division.problem();
-    const std::int64_t pieces =
-        division.head_pieces * (problem.ragged ? 1 : division.launches.front().pieces);
-    notes_[static_cast<std::size_t>(problem.direction)] =
-        pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
+    const Part& part = division.parts.back();  // of the longest
+    const CudnnProblem& problem = part.problem();
+    const std::int64_t pieces = part.head_pieces * (problem.ragged ? 1 : part.launches.front().pieces);
+    std::string& note = notes_[static_cast<std::size_t>(problem.direction)];
+    note = pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
+    if (division.leaves_documents)
+      note = fmt::format("{} of documents of more than {} tokens by llampi's own kernels",
+                         to_string(problem.direction), part.launches.back().problem.longest);
   }
 
   /// Makes the handle at the first call. An empty text, or why there is none.
@@ -441,7 +470,7 @@ class GraphAttention final : public CudnnAttention {
     return {};
   }
 
-  /// Without launches where not even the smallest piece has room for its dP.
+  /// Without parts where not even the smallest piece has room for its dP.
   template <class Operands>
   Division division_of(const Operands& o) const {
     const CudnnProblem whole = problem_of(o);
@@ -462,19 +491,21 @@ class GraphAttention final : public CudnnAttention {
     if (!why_not.empty()) return refuse(whole.direction, why_not);
 
     Division division = division_of(o);
-    if (division.launches.empty())
+    if (division.parts.empty())
       return refuse(whole.direction, "run.attention_workspace has no room for deterministic gradients");
-    // Not every kernel of it counts elements in 64 bits.
-    if (division.problem().tokens * whole.qkv_row > std::numeric_limits<std::int32_t>::max())
-      return refuse(whole.direction, "too many tokens at once");
-    for (Launches& launches : division.launches) {
-      launches.graph = graph_of(launches.problem, o.workspace.bytes(), why_not);
-      if (launches.graph == nullptr) return refuse(whole.direction, why_not);
-    }
-    const std::int64_t needed = carve(division, whole.tokens, nullptr).bytes;
-    if (needed > o.workspace.bytes()) {
-      return refuse(whole.direction,
-                    fmt::format("it needs a workspace of {} bytes, and has {}", needed, o.workspace.bytes()));
+    for (Part& part : division.parts) {
+      // Not every kernel of it counts elements in 64 bits.
+      if (part.problem().tokens * whole.qkv_row > std::numeric_limits<std::int32_t>::max())
+        return refuse(whole.direction, "too many tokens at once");
+      for (Launches& launches : part.launches) {
+        launches.graph = graph_of(launches.problem, o.workspace.bytes(), why_not);
+        if (launches.graph == nullptr) return refuse(whole.direction, why_not);
+      }
+      const std::int64_t needed = carve(part, whole.tokens, nullptr).bytes;
+      if (needed > o.workspace.bytes()) {
+        return refuse(whole.direction, fmt::format("it needs a workspace of {} bytes, and has {}", needed,
+                                                   o.workspace.bytes()));
+      }
     }
     accept(division);
     return true;
@@ -507,13 +538,17 @@ class GraphAttention final : public CudnnAttention {
   template <class Operands>
   Division division_to_run(const Operands& o) const {
     Division division = division_of(o);
-    for (Launches& launches : division.launches) {
-      const auto found = graphs_.find(launches.problem);
-      launches.graph = found != graphs_.end() && found->second.graph ? &*found->second.graph : nullptr;
-      if (launches.graph == nullptr) division.launches.clear();
-      if (division.launches.empty()) break;
+    bool supported = !division.parts.empty();
+    for (Part& part : division.parts) {
+      for (Launches& launches : part.launches) {
+        const auto found = graphs_.find(launches.problem);
+        launches.graph = found != graphs_.end() && found->second.graph ? &*found->second.graph : nullptr;
+        supported = supported && launches.graph != nullptr;
+      }
+      supported = supported && carve(part, o.qkv.rows, nullptr).bytes <= o.workspace.bytes();
+      if (!supported) break;
     }
-    if (division.launches.empty() || carve(division, o.qkv.rows, nullptr).bytes > o.workspace.bytes())
+    if (!supported)
       throw Error("internal error: attention by cuDNN that it does not support, or in too little memory");
     return division;
   }
@@ -528,9 +563,9 @@ class GraphAttention final : public CudnnAttention {
     return tokens;
   }
 
-  static void fill_tables(const Documents& documents, const Division& division, const Scratch& scratch,
+  static void fill_tables(const Documents& documents, const Part& part, const Scratch& scratch,
                           cudaStream_t stream) {
-    const CudnnProblem& problem = division.problem();
+    const CudnnProblem& problem = part.problem();
     if (!problem.ragged) return;
     const auto* const offsets =
         elements_of<std::int32_t>(documents.cu_seqlens, DType::int32, 1, problem.tokens + 1, "cu_seqlens");
@@ -545,10 +580,10 @@ class GraphAttention final : public CudnnAttention {
   /// run_piece(launches, piece, operands) for each launch of a piece of the heads; the operands are the
   /// tables, if there are any.
   template <class RunPiece>
-  static void for_each_launch(const Division& division, AttentionShape shape, std::int64_t heads,
+  static void for_each_launch(const Part& part, AttentionShape shape, std::int64_t heads,
                               const Scratch& scratch, const RunPiece& run_piece) {
-    for (std::size_t i = 0; i < division.launches.size(); ++i) {
-      const Launches& launches = division.launches[i];
+    for (std::size_t i = 0; i < part.launches.size(); ++i) {
+      const Launches& launches = part.launches[i];
       const CudnnProblem& problem = launches.problem;
       for (std::int64_t p = 0; p < launches.pieces; ++p) {
         run_piece(launches, piece_of(problem, shape, heads, p),

@@ -75,12 +75,25 @@ TEST(Launches, OfDocumentsAreThoseOfOneClassTogether) {
   EXPECT_THAT(launches(layout, kShape, std::int64_t{1} << 30, Direction::backward),
               ElementsAre(Launch{8, 128, 2, true}, Launch{2, 512, 2, true}, Launch{2, 512, 2, true},
                           Launch{2, 600, 2, true}));
-  // One key/value head of the longest: the others are launched by heads too.
+  // Heads by heads are only those of which all heads have no room.
   EXPECT_THAT(launches(layout, kShape, std::int64_t{2} * 640 * 640 * 2, Direction::backward),
-              ElementsAre(Launch{8, 128, 1, true}, Launch{1, 512, 1, true}, Launch{1, 512, 1, true},
-                          Launch{1, 512, 1, true}, Launch{1, 600, 1, true}, Launch{8, 128, 1, true},
-                          Launch{1, 512, 1, true}, Launch{1, 512, 1, true}, Launch{1, 512, 1, true},
-                          Launch{1, 600, 1, true}));
+              ElementsAre(Launch{8, 128, 2, true}, Launch{1, 512, 1, true}, Launch{1, 512, 1, true},
+                          Launch{1, 512, 1, true}, Launch{1, 600, 1, true}, Launch{1, 512, 1, true},
+                          Launch{1, 512, 1, true}, Launch{1, 512, 1, true}, Launch{1, 600, 1, true}));
+}
+
+// Of sequences that are much longer than the documents in them.
+TEST(Launches, AreForTheDocumentsThatThereAre) {
+  const std::int64_t room = 4 * 4 * kHead;  // all heads of four short documents
+  const auto backward = [&](int short_ones, std::int32_t last) {
+    Layout layout{
+        .name = "documents", .lengths = std::vector<std::int32_t>(short_ones, 128), .seq_len = 2048};
+    if (last > 0) layout.lengths.push_back(last);
+    return launches(layout, kShape, room, Direction::backward);
+  };
+  EXPECT_EQ(backward(16, 0), (std::vector<Launch>(4, {4, 128, 2, true})));
+  EXPECT_EQ(backward(11, 640), (std::vector<Launch>(3, {4, 128, 2, true})))
+      << "the long one is left to others";
 }
 
 // A class of documents that a window holds entirely has none, whose kernels may be faster.

@@ -79,5 +79,19 @@ TEST_F(PiecesTest, OfDocumentsDoNotDependOnTheOthers) {
   for (std::size_t i = 0; i < same; ++i) ASSERT_EQ(of_all.data[i], of_some.data[i]) << i;
 }
 
+// One for which there is no room is computed by other kernels, with these and with their bits.
+TEST_F(PiecesTest, OfDocumentsDoNotDependOnOneThatHasNoRoom) {
+  const auto of = [&](std::vector<std::int32_t> lengths, std::int64_t room) {
+    const Layout layout{.name = "documents", .lengths = std::move(lengths), .seq_len = 4096};
+    return gradient(attention(layout, kPieceShape, room),
+                    normal(layout.tokens(), kPieceShape.query_cols(), "dy"));
+  };
+  const std::int64_t room = dp_bytes(kPieceShape.query_heads, 128);
+  const Values with = of({100, 28, 700}, room), without = of({100, 28}, room), native = of({100, 28, 700}, 0);
+  const auto first_of_long = static_cast<std::size_t>(128 * with.cols);
+  for (std::size_t i = 0; i < with.data.size(); ++i)
+    ASSERT_EQ(with.data[i], (i < first_of_long ? without : native).data[i]) << i;
+}
+
 }  // namespace
 }  // namespace llampi::test
