@@ -55,6 +55,13 @@ class GpuSizes final : public OperationSizes {
 
 }  // namespace
 
+std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,
+                              std::int64_t dp_room) {
+  const auto piece = cuda::attention_piece(shape, sequences, seq_len, dp_room);
+  if (piece.sequences == 0) return 0;
+  return sequences / piece.sequences * (shape.key_value_heads / piece.key_value_heads);
+}
+
 std::unique_ptr<OperationSizes> make_gpu_sizes() { return std::make_unique<GpuSizes>(); }
 
 }  // namespace llampi::device

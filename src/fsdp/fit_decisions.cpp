@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is decided by what fits, and what it costs.
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -8,25 +10,34 @@
 
 namespace llampi::fsdp {
 
-std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
+namespace {
+
+/// Room for dP: `most` bytes, half of it, and so on, and none.
+std::vector<std::int64_t> rooms_for_dp(std::int64_t most) {
   constexpr int kHalvings = 6;
+  std::vector<std::int64_t> rooms;
+  for (int halvings = 0; halvings <= kHalvings; ++halvings) rooms.push_back(most >> halvings);
+  rooms.push_back(0);
+  return rooms;
+}
+
+}  // namespace
+
+std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;
-  for (int halvings = 0; halvings <= kHalvings; ++halvings) {
-    options.batch.dp_room = most >> halvings;
-    if (question.fits_with(options)) return options.batch.dp_room;
+  for (const std::int64_t room : rooms_for_dp(most)) {
+    options.batch.dp_room = room;
+    if (question.fits_with(options)) return room;
   }
   return 0;
 }
 
 std::int64_t fitting_logits_bytes(const FitQuestion& question) {
   constexpr std::int64_t kMib = 1 << 20, kAll = std::int64_t{1} << 60;
-  constexpr std::int64_t kMost = std::int64_t{1}
-                                 << 31;  // elements of a matrix that libraries index in 32 bits
   EngineOptions options = question.options;
-  if (options.batch.tokens() * question.model.vocabulary() >= kMost) return device::kLogitsBytes;
-  const std::int64_t whole = question.sizes.linear_cross_entropy_workspace(
+  const std::int64_t most = question.sizes.linear_cross_entropy_workspace(
       options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
-  options.batch.logits_bytes = (whole + kMib - 1) / kMib * kMib;
+  options.batch.logits_bytes = (most + kMib - 1) / kMib * kMib;
   if (options.batch.logits_bytes <= device::kLogitsBytes) return device::kLogitsBytes;
   return question.fits_with(options) ? options.batch.logits_bytes : device::kLogitsBytes;
 }
@@ -73,47 +84,85 @@ double forward_operations(const model::Model& model, const CompiledModel& compil
   return 2 * elements * tokens;
 }
 
+namespace {
+
+/// Of the forward pass of an attention: two products of each query with the keys that it sees.
+double attention_operations(const model::LayerSpec& spec, const model::BatchShape& batch) {
+  if (!spec.attention) return 0;
+  return 4 * static_cast<double>(batch.tokens()) *
+         spec.attention->keys_of_query(static_cast<double>(batch.seq_len)) *
+         static_cast<double>(spec.attention->query_cols());
+}
+
+}  // namespace
+
 AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
                                  const CompiledModel& compiled) {
-  constexpr double kOperationsOfAByte = 16'000;
-  const auto forward_of = [&](int layer) {
-    return forward_operations(model, compiled, layer, static_cast<double>(options.batch.tokens()));
-  };
+  constexpr double kOperationsOfALinkByte = 16'000, kOperationsOfAMemoryByte = 230;
+  const auto tokens = static_cast<double>(options.batch.tokens());
   AddedOperations sum;
-  double copied = 0;  // in one direction
+  double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
   for (const auto& action : compiled.step.actions) {
-    if (action.op == Op::backward) sum.needed += 3 * forward_of(action.layer);
-    if (action.op == Op::recompute && !action.selective) sum.recomputed += forward_of(action.layer);
-    if (action.op == Op::d2h && action.payload == CopyPayload::residual)
-      copied += static_cast<double>(action.bytes);
+    const auto bytes = static_cast<double>(action.bytes);
+    const bool of_residual = action.payload == CopyPayload::residual;
+    if (action.op == Op::d2h && of_residual) copied += bytes;
+    if ((action.op == Op::d2h || action.op == Op::h2d) && of_residual) passes += bytes;
+    if (action.op == Op::backward)
+      sum.needed += 3 * forward_operations(model, compiled, action.layer, tokens);
+    if (action.op != Op::recompute) continue;
+    const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
+    if (!action.selective) {
+      sum.recomputed += forward_operations(model, compiled, action.layer, tokens);
+      sum.attention += attention_operations(spec, options.batch);
+      continue;
+    }
+    for (const auto& saved : spec.saved) {
+      // Written, and at least as much is read for it.
+      if (saved.recomputed) passes += 2 * static_cast<double>(saved.bytes());
+    }
   }
-  const auto tokens = static_cast<double>(options.batch.tokens() * options.micro_batches);
-  const double forward = model.flops_per_token(options.batch.seq_len) * tokens / 3;
-  sum.waiting = std::max(0.0, kOperationsOfAByte * copied - forward);
+  const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;
+  sum.memory = kOperationsOfAMemoryByte * passes;
+  sum.waiting = std::max(0.0, kOperationsOfALinkByte * copied - forward);
   return sum;
 }
 
-KeptActivations fitting_activations(const FitQuestion& question) {
+double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
+  // Of 8192 tokens and 32 heads of 128: whole 3.15 ms, in 4 pieces 3.88, in 8 pieces 4.72, by native kernels 7.05. What a piece
+  // adds grows with the sequence as a block of threads does, which loops over it.
+  constexpr double kOfPiece = 950, kNative = 2;
+  double sum = 0;
+  for (const auto& action : compiled.step.actions) {
+    if (action.op != Op::backward) continue;
+    const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
+    if (!spec.attention) continue;
+    const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
+    const double backward = 2.5 * attention_operations(spec, options.batch);
+    const std::int64_t pieces =
+        device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.dp_room);
+    const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);
+    sum += pieces == 0 ? kNative * backward : of_piece * static_cast<double>(pieces - 1);
+  }
+  return sum;
+}
+
+KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals) {
   EngineOptions options = question.options;
   FitQuestion with = {question.model, options,          question.groups,
                       question.sizes, question.backend, question.fits};
-  struct Choice {
-    bool too_large;
-    double added;
-    KeptActivations kept;
-  };
-  std::vector<Choice> choices;
-  for (const bool offload : {false, true}) {
-    options.offload.residuals = offload;
+  const auto kept = [&] {
     options.checkpointing = fitting_checkpointing(with);
     const CompiledModel compiled = question.compile(options);
-    const AddedOperations added = added_operations(question.model, options, compiled);
-    choices.push_back({!question.fits(compiled.arena_bytes, question.groups),
-                       added.recomputed + added.waiting,
-                       {options.checkpointing, offload}});
-    if (options.checkpointing == Checkpointing::none) break;
-  }
-  return std::ranges::min(choices, {}, [](const Choice& c) { return std::pair(c.too_large, c.added); }).kept;
+    return KeptActivations{options.checkpointing, options.offload.residuals,
+                           question.fits(compiled.arena_bytes, question.groups),
+                           added_operations(question.model, options, compiled).total()};
+  };
+  const KeptActivations as_given = kept();
+  if (!may_offload_residuals || as_given.checkpointing == Checkpointing::none) return as_given;
+  options.offload.residuals = true;
+  const KeptActivations offloaded = kept();
+  const auto cost = [](const KeptActivations& k) { return std::pair(!k.fits, k.added); };
+  return cost(offloaded) < cost(as_given) ? offloaded : as_given;
 }
 
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
@@ -151,17 +200,62 @@ std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
   return std::max(low * kStep, question.options.batch.seq_len);
 }
 
+namespace {
+
+/// A room for dP, and what attention takes longer with it: operations_of_pieces().
+struct DpRoom {
+  std::int64_t bytes;
+  double added;
+};
+
+/// The smallest room for each time that attention may take; the fastest first.
+std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question, std::int64_t most) {
+  const CompiledModel compiled = question.compile(options);
+  std::map<double, std::int64_t> room_of_time;
+  for (const std::int64_t room : rooms_for_dp(most)) {
+    options.batch.dp_room = room;
+    room_of_time[operations_of_pieces(options, compiled)] = room;
+  }
+  std::vector<DpRoom> rooms;
+  for (const auto& [time, room] : room_of_time) rooms.push_back({room, time});
+  return rooms;
+}
+
+/// Checkpointing, with residuals and room for dP where these are undecided too.
+void decide_activations(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
+  const auto kept_with = [&](std::int64_t dp_room) {
+    options.batch.dp_room = dp_room;
+    return fitting_activations(question, undecided.offload_residuals);
+  };
+  const auto cost = [](const KeptActivations& kept, const DpRoom& room) {
+    return std::pair(!kept.fits, kept.added + room.added);
+  };
+  auto rooms = undecided.most_dp_room > 0 ? dp_rooms(options, question, undecided.most_dp_room)
+                                          : std::vector<DpRoom>{{options.batch.dp_room, 0}};
+  DpRoom best_room = rooms.back();
+  rooms.pop_back();
+  KeptActivations best = kept_with(best_room.bytes);
+  const KeptActivations least = best;  // with more room for dP there is less for activations
+  for (const DpRoom& room : rooms) {
+    if (cost(least, room) >= cost(best, best_room)) break;
+    const KeptActivations kept = kept_with(room.bytes);
+    if (cost(kept, room) < cost(best, best_room)) std::tie(best, best_room) = std::pair(kept, room);
+  }
+  options.checkpointing = best.checkpointing;
+  options.offload.residuals = best.offload_residuals;
+  options.batch.dp_room = best_room.bytes;
+}
+
+}  // namespace
+
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
   constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
   constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
   require(&options == &question.options, "the options that are decided are those of the question");
-  if (undecided.most_dp_room > 0) options.batch.dp_room = undecided.most_dp_room / kPieces;
-  if (undecided.checkpointing && undecided.offload_residuals) {
-    const KeptActivations kept = fitting_activations(question);
-    options.checkpointing = kept.checkpointing;
-    options.offload.residuals = kept.offload_residuals;
-  } else if (undecided.checkpointing) {
-    options.checkpointing = fitting_checkpointing(question);
+  if (undecided.checkpointing) {
+    decide_activations(options, question, undecided);
+  } else if (undecided.most_dp_room > 0) {
+    options.batch.dp_room = undecided.most_dp_room / kPieces;
   }
   if (undecided.micro_batch) {
     const std::int64_t sequences = fitting_micro_batch(question, kEnoughTokens);

@@ -53,7 +53,9 @@ class Counter {
     const double operations = 2.5 * attention_operations(o.documents, o.shape, o.qkv.rows);
     const double edge = operations / length(o.documents, o.qkv.rows);
     const double head_edge = operations / static_cast<double>(o.shape.head_dim);
-    const int pieces = kernels_ == AttentionKernels::deterministic ? pieces_of(o) : 0;
+    const std::int64_t pieces = kernels_ == AttentionKernels::deterministic
+                                    ? device::attention_pieces(o.shape, 1, o.documents.max_seqlen, o.dp_room)
+                                    : 0;
     if (kernels_ == AttentionKernels::any_order) {
       amounts[Term::attention_any_order] += operations;
       amounts[Term::attention_any_order_edge] += edge;
@@ -62,7 +64,7 @@ class Counter {
       amounts[Term::attention_deterministic] += operations;
       amounts[Term::attention_deterministic_edge] += edge;
       amounts[Term::attention_deterministic_head_edge] += head_edge;
-      amounts[Term::attention_deterministic_piece] += edge * (pieces - 1);
+      amounts[Term::attention_deterministic_piece] += edge * static_cast<double>(pieces - 1);
     } else {
       amounts[Term::attention_native] += operations;
       amounts[Term::attention_native_edge] += edge;
@@ -227,14 +229,6 @@ class Counter {
                                      std::int64_t tokens) {
     return 4.0 * static_cast<double>(tokens) * shape.keys_of_query(length(documents, tokens)) *
            static_cast<double>(shape.query_cols());
-  }
-  /// Launches of one sequence; 0: dP of not even one key/value head has room (device/cuda/attention_sizes.hpp).
-  static int pieces_of(const op::AttentionBackward& o) {
-    const std::int64_t rows = (o.documents.max_seqlen + 127) / 128 * 128;
-    const std::int64_t of_head = 2 * rows * rows * (o.shape.query_heads / o.shape.key_value_heads);
-    const std::int64_t heads =
-        std::min(o.dp_room / std::max<std::int64_t>(1, of_head), o.shape.key_value_heads);
-    return heads == 0 ? 0 : static_cast<int>((o.shape.key_value_heads + heads - 1) / heads);
   }
 
   AttentionKernels kernels_;

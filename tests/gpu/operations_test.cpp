@@ -332,6 +332,30 @@ TEST_F(GpuOperations, HeadIsLikeTheReferenceInChunksOfAnySize) {
   expect_like_reference(in_chunks(kTile + 3, kTile * row, 2), kNarrow);
 }
 
+// On a GPU nearly 2^31 of them, 4 GB: no algorithm that is chosen may count bytes in 32 bits.
+TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
+  const bool emulated = sums_are_float32();
+  Layout layout = one_segment(emulated ? 300 : 16384);
+  layout.vocabulary = emulated ? 331 : 128256;
+  const std::int64_t chunk = emulated ? 128 * 384 * 2 : device::kLogitsBytes, all = std::int64_t{1} << 40;
+  device::Tuning* const tuning = device().tuning();
+  const auto results = [&](std::int64_t logits_bytes) {
+    const OperationCase op = linear_cross_entropy(layout, 64, logits_bytes);
+    const Values dy{1, 1, {1.0 / static_cast<double>(layout.tokens())}};
+    std::vector<Values> last;
+    for (const device::Timing timing : {device::Timing::bursts, device::Timing::off}) {
+      if (tuning != nullptr) tuning->measure(timing);  // which leaves anything in the results
+      Session session(device(), DType::bfloat16);
+      last = op.backward(session, op.inputs, dy, Accumulate::no);
+    }
+    return last;
+  };
+  const auto in_chunks = results(chunk), at_once = results(all);
+  // A logit and its gradient are rounded; what is summed in other parts as well, to float32.
+  expect_all_close(at_once, in_chunks, 4 * unit_roundoff(DType::bfloat16));
+  if (tuning != nullptr) tuning->adopt({});
+}
+
 TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);

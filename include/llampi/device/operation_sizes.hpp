@@ -33,6 +33,12 @@ struct AttentionShape {
   }
 };
 
+/// Launches of cuDNN's deterministic gradients of the attention of so many sequences, each of some of them or of some key/value
+/// heads of one, where dP, the gradient of the probabilities, may take `dp_room` bytes (cuda/attention_sizes.hpp). 0: there is
+/// no room for that of one key/value head.
+std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,
+                              std::int64_t dp_room);
+
 /// What the logits of a chunk of rows may take on a GPU where nothing else is asked for: 4096 rows of Llama 3's vocabulary in
 /// 16 bits. The gradient of the head's weight is read and written once per chunk: short chunks cost time (with 512 rows its
 /// product is bound by memory on an H100).

@@ -80,8 +80,8 @@ std::optional<FittingRun> find_fit(const FitQuestion& question);
 /// sixty-fourth; else 0.
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 
-/// What the logits of a micro-batch take, in whole MiB, if it fits with them in one chunk; else, and if they are no more
-/// or 2^31 and more numbers, device::kLogitsBytes.
+/// What the logits of a micro-batch take in as few chunks as the device can compute, in whole MiB, if it fits with that; else,
+/// and if that is no more, device::kLogitsBytes.
 std::int64_t fitting_logits_bytes(const FitQuestion& question);
 
 /// All that fitting_checkpointing() chooses among: each recomputes more than the one before it, and needs less memory.
@@ -99,17 +99,20 @@ inline constexpr double kHostBytesPerSecond = 43e9;
 double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer, double tokens);
 
 /// Additional work of a step that saves memory and does not change the result, in operations of matrices (a multiplication
-/// and an addition are two), of all micro-batches on one rank. Attention is not counted, except as time that
-/// copies can overlap with.
+/// and an addition are two), of all micro-batches on one rank. What takes time otherwise counts as the operations that an H100
+/// does meanwhile, 685 TFLOP/s.
 struct AddedOperations {
-  double needed = 0;      ///< of the step itself: forward, and twice as many backward
-  double recomputed = 0;  ///< at most
-  /// The time that computation waits for residuals (Offload), which are copied in parallel with it. A byte counts as
-  /// 16,000 operations: an H100 with 685 TFLOP/s and a link of 43 GB/s.
+  double needed = 0;      ///< of the step itself, without attention: forward, and twice as many backward
+  double recomputed = 0;  ///< of matrices, at most
+  double attention = 0;   ///< of attention, in blocks that are recomputed as a whole
+  /// Reads and writes of the device's memory: by what is recomputed without products, and by copies of residuals. 3 TB/s.
+  double memory = 0;
+  /// The time that computation waits for residuals (Offload), which are copied in parallel with it. The link has 43 GB/s.
   double waiting = 0;
 
   double recomputed_part() const { return needed > 0 ? recomputed / needed : 0; }
   double waiting_part() const { return needed > 0 ? waiting / needed : 0; }
+  double total() const { return recomputed + attention + memory + waiting; }
 };
 AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
                                  const CompiledModel& compiled);
@@ -118,9 +121,15 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
 struct KeptActivations {
   BlockCheckpointing checkpointing;
   bool offload_residuals = false;
+  bool fits = true;
+  double added = 0;  ///< AddedOperations::total()
 };
-/// As fitting_checkpointing(), with residuals in host memory if that adds less.
-KeptActivations fitting_activations(const FitQuestion& question);
+/// As fitting_checkpointing(), with residuals in host memory if they may be there and that adds less.
+KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals);
+
+/// What deterministic gradients of attention in pieces (device::attention_pieces()), or by native kernels where these have no
+/// room, take longer than whole ones: as AddedOperations count time. By figures of an H100 (docs/benchmarks.md).
+double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled);
 
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
 /// takes to have `enough` tokens. 1 where nothing fits.
@@ -138,9 +147,9 @@ struct Undecided {
   std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
   bool logits = false;            ///< `options.batch.logits_bytes`
 };
-/// Decides it, in the options that the question is of: as little recomputation as fits with room for pieces of
-/// attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as still fits, in whole
-/// MiB, then the logits of a micro-batch in one chunk if they still fit.
+/// Decides it, in the options that the question is of: recomputation and room for attention, so that what they add together is
+/// least, then micro-batches as large as fit, up to 16384 tokens, then as much room as still fits, in whole
+/// MiB, then the logits of a micro-batch in as few chunks as possible if they still fit.
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 
 /// "needs ...; largest buffers: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".

@@ -25,14 +25,15 @@ inline constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype
   return (vocabulary + line - 1) / line * line;
 }
 
-/// Rows of a chunk whose logits take at most `logits_bytes`: whole tiles of the matrix products where one fits, at
-/// least 1. The last chunk may be shorter.
+/// Rows of a chunk whose logits take at most `logits_bytes` and are fewer than 2^31, as libraries index a matrix in 32 bits: all
+/// if they fit, else whole tiles of the matrix products where one fits, at least 1. The last chunk may be shorter.
 inline constexpr std::int64_t head_rows(std::int64_t tokens, std::int64_t vocabulary, DType dtype,
                                         std::int64_t logits_bytes) {
-  constexpr std::int64_t kTile = 128;
-  const std::int64_t fitting = logits_bytes / (logits_stride(vocabulary, dtype) * size_of(dtype));
+  constexpr std::int64_t kTile = 128, kMost = (std::int64_t{1} << 31) - 1;
+  const std::int64_t stride = logits_stride(vocabulary, dtype);
+  const std::int64_t fitting = std::min(logits_bytes / size_of(dtype), kMost) / stride;
   const std::int64_t whole = fitting < kTile ? fitting : fitting / kTile * kTile;
-  return std::max<std::int64_t>(1, std::min(tokens, whole));
+  return std::max<std::int64_t>(1, fitting >= tokens ? tokens : whole);
 }
 
 inline constexpr std::int64_t head_losses_bytes(std::int64_t rows) { return (rows * 4 + 255) / 256 * 256; }

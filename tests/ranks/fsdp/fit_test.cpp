@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "device/cpu/cpu_device.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/gpu.hpp"
@@ -184,6 +186,52 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   EXPECT_EQ(room_in(arena_with(0) - 1), 0);
 }
 
+// A block that is recomputed may cost more than attention with fewer heads at a time, or less.
+TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
+  const auto sizes = device::make_gpu_sizes();
+  const auto long_model =
+      llama({.hidden = 1024, .feed_forward = 4096, .layers = 8, .heads = 16, .key_value_heads = 8});
+  use(*long_model);
+  options_.batch = {1, 4096};
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  const std::int64_t most = std::int64_t{16} * 4096 * 4096 * 2;  // all of dP
+  const auto arena_with = [&](const BlockCheckpointing& checkpointing, std::int64_t dp_room) {
+    EngineOptions options = options_;
+    options.checkpointing = checkpointing;
+    options.batch.dp_room = dp_room;
+    return compile_model(*long_model, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+  };
+  const std::int64_t least = arena_with(Checkpointing::full, 0), enough = arena_with({}, most);
+  std::set<std::int64_t> rooms;
+  for (int part = 0; part <= 10; ++part) {
+    const std::int64_t bytes = least + (enough - least) * part / 10;
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+    const auto added = [&](const EngineOptions& options) {
+      const auto compiled = compile_model(*long_model, options, groups_, *sizes, comm::Backend::nccl);
+      EXPECT_LE(compiled.arena_bytes[0], bytes);
+      return added_operations(*long_model, options, compiled).total() +
+             operations_of_pieces(options, compiled);
+    };
+    EngineOptions chosen = options_;
+    decide_what_fits(chosen, {*long_model, chosen, groups_, *sizes, comm::Backend::nccl, fits},
+                     {.checkpointing = true, .offload_residuals = true, .most_dp_room = most});
+    rooms.insert(chosen.batch.dp_room);
+    for (int halvings = 0; halvings <= 5; ++halvings) {
+      EngineOptions other = options_;
+      other.batch.dp_room = halvings == 5 ? 0 : most >> halvings;
+      const auto kept =
+          fitting_activations({*long_model, other, groups_, *sizes, comm::Backend::nccl, fits}, true);
+      if (!kept.fits) continue;
+      other.checkpointing = kept.checkpointing;
+      other.offload.residuals = kept.offload_residuals;
+      EXPECT_LE(added(chosen), added(other))
+          << part << ": " << chosen.batch.dp_room << " or " << other.batch.dp_room;
+    }
+  }
+  EXPECT_EQ(*rooms.rbegin(), most);
+  EXPECT_GT(rooms.size(), 3U);
+}
+
 TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
   const auto sizes = device::make_gpu_sizes();
   model_ = llama({.vocabulary = 1 << 15});
@@ -206,8 +254,8 @@ TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
   ASSERT_LT(arena_with(device::kLogitsBytes), arena_with(kAll));
   EXPECT_EQ(logits_in(arena_with(kAll)), kAll);
   EXPECT_EQ(logits_in(arena_with(kAll) - 1), device::kLogitsBytes);
-  options_.batch.sequences = 64;  // 2^31 of them
-  EXPECT_EQ(logits_in(std::int64_t{1} << 60), device::kLogitsBytes);
+  options_.batch.sequences = 64;  // 2^31 of them, one more than a chunk can have
+  EXPECT_EQ(logits_in(std::int64_t{1} << 60), 4089 * kMib) << "511 tiles of 128 rows, and their losses";
   options_.batch.sequences = 8;  // half of what is theirs in any case
   EXPECT_EQ(logits_in(arena_with(kAll)), device::kLogitsBytes);
 }
@@ -253,13 +301,19 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   const auto none = added(Checkpointing::selective, false);
   EXPECT_DOUBLE_EQ(none.needed, 2 * 3 * forward);
   EXPECT_EQ(none.recomputed, 0);
+  EXPECT_EQ(none.attention, 0);
   EXPECT_EQ(none.waiting, 0);
+  // Two norms with a number for each row, and what goes into the last product; written, and as much read.
+  EXPECT_DOUBLE_EQ(none.memory, 230 * 2 * 2 * 4 * tokens * (2 * 64 + 128 + 2) * 4);
   const auto some = added({Checkpointing::full, 1, Checkpointing::feed_forward}, false);
   EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_operations(attention + 4 * feed_forward, tokens));
+  const double scores = 2 * 64 * 64 * tokens;  // attention of a block, of which the causal half counts
+  EXPECT_DOUBLE_EQ(some.attention, 2 * scores);
   const auto copied = added(Checkpointing::selective, true);
-  const double bytes = 6 * tokens * 64 * 4;        // into 3 of 4 blocks, twice in each, in float32
-  const double scores = 2 * 4 * 64 * 64 * tokens;  // attention, of which the causal half counts
-  EXPECT_DOUBLE_EQ(copied.waiting, 2 * (16'000 * bytes - forward - scores));
+  const double bytes = 6 * tokens * 64 * 4;  // into 3 of 4 blocks, twice in each, in float32
+  EXPECT_DOUBLE_EQ(copied.waiting, 2 * (16'000 * bytes - forward - 4 * scores));
+  EXPECT_DOUBLE_EQ(copied.memory, none.memory + 230 * 2 * 2 * bytes);
+  EXPECT_DOUBLE_EQ(copied.total(), copied.memory + copied.waiting);
 }
 
 TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
@@ -275,7 +329,8 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) {
       return arenas[0] <= device_bytes && arenas[1] <= host_bytes;
     };
-    const auto kept = fitting_activations({model, options_, groups_, *sizes, comm::Backend::nccl, fits});
+    const auto kept =
+        fitting_activations({model, options_, groups_, *sizes, comm::Backend::nccl, fits}, true);
     return to_string(kept.checkpointing) + (kept.offload_residuals ? ", residuals" : "");
   };
   const std::int64_t any = std::int64_t{1} << 40;
@@ -308,7 +363,7 @@ TEST_F(Fit, ResidualsGoToTheHostWhereNothingElseFits) {
   };
   const auto chosen = [&](std::int64_t bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
-    return fitting_activations({*deep, options_, groups_, *sizes, comm::Backend::mpi, fits});
+    return fitting_activations({*deep, options_, groups_, *sizes, comm::Backend::mpi, fits}, true);
   };
   ASSERT_LT(device_bytes(true), device_bytes(false));
   EXPECT_FALSE(chosen(device_bytes(false)).offload_residuals);

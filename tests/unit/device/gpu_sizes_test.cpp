@@ -27,6 +27,11 @@ TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
     EXPECT_EQ(with(16384 * row), 8192 * row + 8192 * 4);
     EXPECT_EQ(with(8192 * row - 1), (8192 - 128) * row + (8192 - 128) * 4);
     EXPECT_EQ(with(0), row + 256);
+    const auto of_all = [&](std::int64_t tokens) {
+      return sizes->linear_cross_entropy_workspace(tokens, 128256, dtype, std::int64_t{1} << 60);
+    };
+    EXPECT_EQ(of_all(8000), 8000 * row + 8000 * 4) << "no whole tiles";
+    EXPECT_EQ(of_all(32768), 16640 * (row + 4)) << "fewer than 2^31 logits";
     // One row at least, however wide.
     EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 512 * kMebi, dtype, device::kLogitsBytes),
               512 * kMebi * size_of(dtype));
