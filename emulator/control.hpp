@@ -25,5 +25,9 @@ void set_thread_order(ThreadOrder order, std::uint64_t seed = 0);
 /// Host code that touches device memory (all but large allocations) ends the program, as it would with a real
 /// GPU.
 void guard_device_memory(bool wanted);
+/// How often the host waited for the device since the last call of this function: calls that returned only once work
+/// was done that was not before, and polls of a stream or an event that came to an end. Most with lazy streams, where
+/// nothing is done until it is waited for.
+int take_host_waits();
 
 }  // namespace llampi::emulator

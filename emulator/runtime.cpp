@@ -11,8 +11,10 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "emulator/capture.hpp"
+#include "emulator/control.hpp"
 #include "emulator/memory.hpp"
 #include "emulator/streams.hpp"
 #include "llampi/core/error.hpp"
@@ -20,6 +22,7 @@
 struct CUevent_st {
   const bool has_time;
   std::shared_ptr<llampi::emulator::Point> point = {};  ///< null: not recorded yet
+  bool polled = false;                                  ///< and not reached then
 };
 
 namespace llampi::emulator {
@@ -37,12 +40,33 @@ cudaError_t result(cudaError_t status) {
   return status;
 }
 
+int host_waits = 0;
+
+/// The host waits here, if there is something to wait for.
+void count_wait(bool unfinished) { host_waits += unfinished ? 1 : 0; }
+
+void wait_for_all_of(cudaStream_t stream) {
+  count_wait(!is_empty(stream));
+  run_stream(stream);
+}
+
+/// The end of a poll, if this is one.
+cudaError_t end_poll(bool& polled) {
+  count_wait(std::exchange(polled, false));
+  return cudaSuccess;
+}
+cudaError_t poll_again(bool& polled) {
+  polled = true;
+  return cudaErrorNotReady;
+}
+
 /// For what is not allowed while a stream is captured.
 bool is_captured() { return result(Capture::forbid()) != cudaSuccess; }
 
 cudaError_t release(Allocations& allocations, void* data) {
   if (data == nullptr) return cudaSuccess;
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
+  count_wait(is_any_busy());
   run_all();  // freeing waits for the device
   return result(allocations.release(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -67,6 +91,9 @@ bool ends_fit(void* destination, const void* source, std::size_t bytes, cudaMemc
 }
 
 }  // namespace
+
+int take_host_waits() { return std::exchange(host_waits, 0); }
+
 }  // namespace llampi::emulator
 
 using namespace llampi::emulator;  // the definitions below are all that follows
@@ -232,7 +259,7 @@ cudaError_t cudaMemcpy2DAsync(void* destination, std::size_t destination_row, co
 cudaError_t cudaMemcpy(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t status = cudaMemcpyAsync(destination, source, bytes, kind, nullptr);
-  run_stream(nullptr);
+  wait_for_all_of(nullptr);
   return status;
 }
 cudaError_t cudaMemsetAsync(void* destination, int value, std::size_t bytes, cudaStream_t stream) {
@@ -244,7 +271,7 @@ cudaError_t cudaMemsetAsync(void* destination, int value, std::size_t bytes, cud
 cudaError_t cudaMemset(void* destination, int value, std::size_t bytes) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t status = cudaMemsetAsync(destination, value, bytes, nullptr);
-  run_stream(nullptr);
+  wait_for_all_of(nullptr);
   return status;
 }
 
@@ -274,17 +301,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
-  run_stream(stream);
+  wait_for_all_of(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
-  if (is_empty(stream)) return cudaSuccess;
+  if (is_empty(stream)) return end_poll(queue_of(stream).polled);
   run_one(stream);
-  return cudaErrorNotReady;
+  return poll_again(queue_of(stream).polled);
 }
 cudaError_t cudaDeviceSynchronize() {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
+  count_wait(is_any_busy());
   run_all();
   return cudaSuccess;
 }
@@ -313,9 +341,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   if (event->point && event->point->capture) return result(cudaErrorCapturedEvent);
-  if (!event->point || event->point->reached) return cudaSuccess;
+  if (!event->point || event->point->reached) return end_poll(event->polled);
   run_one(event->point->stream);
-  return cudaErrorNotReady;
+  return poll_again(event->polled);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!is_working_thread()) {
@@ -324,6 +352,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   }
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   if (event->point && event->point->capture) return result(cudaErrorCapturedEvent);
+  count_wait(event->point && !event->point->reached);
   if (event->point) run_until(*event->point);
   return cudaSuccess;
 }

@@ -31,6 +31,9 @@ class Streams {
   void run_stream(CUstream_st& stream);
   void run_all();
   void run_some();
+  bool is_any_busy() const {
+    return std::ranges::any_of(streams_, [](cudaStream_t stream) { return !stream->tasks.empty(); });
+  }
   bool is_working_thread() const { return std::this_thread::get_id() == thread_; }
 
  private:
@@ -203,6 +206,8 @@ void run_one(cudaStream_t stream) { streams().run_one(streams().of(stream)); }
 void run_some() { streams().run_some(); }
 bool is_working_thread() { return streams().is_working_thread(); }
 bool is_empty(cudaStream_t stream) { return streams().of(stream).tasks.empty(); }
+bool is_any_busy() { return streams().is_any_busy(); }
+CUstream_st& queue_of(cudaStream_t stream) { return streams().of(stream); }
 void add_stream(cudaStream_t stream) { streams().add(stream); }
 void remove_stream(cudaStream_t stream) { streams().remove(&streams().of(stream)); }
 

@@ -70,6 +70,8 @@ void run_some();
 /// until the first has come to them.
 bool is_working_thread();
 bool is_empty(cudaStream_t stream);
+bool is_any_busy();
+CUstream_st& queue_of(cudaStream_t stream);
 void add_stream(cudaStream_t stream);
 /// After it is empty.
 void remove_stream(cudaStream_t stream);
@@ -86,4 +88,5 @@ struct CUstream_st {
   std::shared_ptr<llampi::emulator::Capture> capture;  ///< null: what is enqueued is done
   unsigned flags = 0;
   int priority = 0;
+  bool polled = false;  ///< by the host, and not empty then
 };

@@ -63,6 +63,32 @@ class Streams : public ::testing::Test {
   float *a_ = nullptr, *b_ = nullptr, *c_ = nullptr;
 };
 
+TEST_F(Streams, HostWaitsAreForUnfinishedWork) {
+  const auto waits_of = [&](const auto& wait) {
+    check(cudaMemsetAsync(a_, 0, kElements * sizeof(float), first_), "memset");
+    check(cudaEventRecord(event_, first_), "record");
+    take_host_waits();
+    wait();
+    const int first = take_host_waits();
+    wait();
+    EXPECT_EQ(take_host_waits(), 0) << "nothing was left to wait for";
+    return first;
+  };
+  const auto poll = [](const auto& query) {
+    while (query() == cudaErrorNotReady) {
+    }
+  };
+  for (const StreamOrder order : {StreamOrder::eager, StreamOrder::lazy}) {
+    set_stream_order(order);
+    const int expected = order == StreamOrder::lazy ? 1 : 0;
+    EXPECT_EQ(waits_of([&] { check(cudaStreamSynchronize(first_), "synchronize"); }), expected);
+    EXPECT_EQ(waits_of([&] { check(cudaEventSynchronize(event_), "synchronize"); }), expected);
+    EXPECT_EQ(waits_of([] { check(cudaDeviceSynchronize(), "synchronize"); }), expected);
+    EXPECT_EQ(waits_of([&] { poll([&] { return cudaStreamQuery(first_); }); }), expected);
+    EXPECT_EQ(waits_of([&] { poll([&] { return cudaEventQuery(event_); }); }), expected);
+  }
+}
+
 TEST_F(Streams, WaitingIsRightInEveryOrder) {
   for (const StreamOrder order : {StreamOrder::eager, StreamOrder::lazy, StreamOrder::random}) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
