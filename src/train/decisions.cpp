@@ -70,6 +70,16 @@ LeastMemory least_memory(comm::World& world, const comm::Compute& compute, comm:
           {-lacking[2], static_cast<int>(-lacking[3])}};
 }
 
+/// In one line; empty if neither was `auto`.
+std::string rooms_in_words(const Decisions& decisions) {
+  std::string words;
+  for (const auto& [key, value] : decisions) {
+    if (key != kRoom && key != kLogits) continue;
+    words += fmt::format("{}{} = auto: {} MiB", words.empty() ? "" : ", ", key, value);
+  }
+  return words;
+}
+
 Hardware hardware_of(const BeginningRun& run) { return run.compute.on_gpu() ? Hardware::gpu : Hardware::cpu; }
 
 /// As the checkpoint says if that fits, else what fits. Collective.
@@ -153,6 +163,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
           now, before);
     }
   }
+  if (const std::string rooms = rooms_in_words(decisions); !rooms.empty()) log.info("{}", rooms);
   return decisions;
 }
 

@@ -276,6 +276,9 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   const Ending begun = llampi(train + "1 --activation.checkpointing=auto");
   ASSERT_EQ(begun.status, 0) << begun.err;
   EXPECT_THAT(begun.out, HasSubstr("\nactivation.checkpointing = auto: none\n"));
+  EXPECT_THAT(
+      begun.out,
+      HasSubstr("\nrun.attention_workspace = auto: 1024 MiB, run.logits_workspace = auto: 1024 MiB\n"));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 1024\n"));  // an eighth of the memory
   EXPECT_THAT(decided(), HasSubstr("\nlogits_workspace = 1024\n"));     // more than they take
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = none\noffload = none\n"));
@@ -286,8 +289,10 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   EXPECT_THAT(given.out, HasSubstr("changed since step 1: run.attention_workspace = 7, was 1024\n"));
   const Ending kept = llampi(train + "3 --activation.checkpointing=auto");
   ASSERT_EQ(kept.status, 0) << kept.err;
-  EXPECT_THAT(kept.out, Not(HasSubstr("run.attention_workspace")));
+  EXPECT_THAT(kept.out, Not(HasSubstr("changed since step 2: run.attention_workspace")));
   EXPECT_THAT(kept.out, HasSubstr("\nactivation.checkpointing = auto: full 1, none\n"));
+  EXPECT_THAT(kept.out,
+              HasSubstr("\nrun.attention_workspace = auto: 7 MiB, run.logits_workspace = auto: 3 MiB\n"));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\nlogits_workspace = 3\n"));
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = full 1, none\n"));
 
@@ -313,9 +318,11 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(other.status, 0) << other.err;
   EXPECT_THAT(read_text(folder_.path() / "other" / "config.ini"),
               HasSubstr("\nattention_workspace = auto\n"));
+  EXPECT_THAT(other.out, HasSubstr("\nrun.logits_workspace = auto: 1024 MiB\n"));
   const Ending tree = llampi(train + "1 --run.dir=tree --fsdp.sum_order=tree");
   ASSERT_EQ(tree.status, 0) << tree.err;
   EXPECT_THAT(read_text(folder_.path() / "tree" / "config.ini"), HasSubstr("\nlogits_workspace = auto\n"));
+  EXPECT_THAT(tree.out, HasSubstr("\nrun.attention_workspace = auto: 1024 MiB\n"));
 }
 
 // The first run measures, and keeps what it chose beside its checkpoints and in the cache.
