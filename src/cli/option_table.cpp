@@ -78,8 +78,9 @@ Table run_options(train::Config& c) {
       {"run.tuning",
        spelled_tuning(c.run.tuning),
        "choice of matrix-product algorithms on GPUs. auto: read tuning.json from the checkpoint folder or the "
-       "user's cache, otherwise time them during a rehearsal step; FILE: tuning.json of another run; off: the "
-       "library's default. Another algorithm changes the last bits",
+       "user's cache, otherwise time them during a rehearsal step; FILE: tuning.json of another run; off: no "
+       "timing, the library's default. A run that continues first takes the tuning.json of its checkpoint folder, "
+       "also with off. Another algorithm changes the last bits",
        {.name = "auto|off|FILE"}},
       {"run.cuda_graph", one_of(c.run.cuda_graph),
        "CUDA graphs. auto: capture a training step on GPUs and replay it (uses some GPU memory, same numbers); "

@@ -50,20 +50,28 @@ ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, c
   return {};
 }
 
+/// Of the checkpoint's folder; nothing where it is no run that continues. On rank 0.
+std::vector<ChoicesOfRuns> kept_with_checkpoint(const ChoiceSources& sources, const std::string& gpu,
+                                                const Log& log) {
+  if (sources.files.empty()) return {};
+  RememberedChoices then;
+  auto file = sources.files.begin();
+  for (; file != sources.files.end() && then.empty(); ++file) then = read_choices(*file, false, log);
+  if (!then.empty()) return {of_gpu(then, gpu, *std::prev(file), log)};
+  if (sources.tuning.mode != Tuned::Mode::off)  // with which there may never have been any
+    log.warning("{} is missing: other matrix-product algorithms may be chosen, which changes the last bits",
+                sources.files.front().string());
+  return {};
+}
+
 /// On rank 0.
 KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& given, const std::string& gpu,
                         const std::string& run, const Log& log) {
-  std::vector<ChoicesOfRuns> places;
-  if (!sources.files.empty()) {
-    RememberedChoices then;
-    auto file = sources.files.begin();
-    for (; file != sources.files.end() && then.empty(); ++file) then = read_choices(*file, false, log);
-    if (then.empty()) {
-      log.warning("{} is missing: other matrix-product algorithms may be chosen, which changes the last bits",
-                  sources.files.front().string());
-    } else {
-      places.push_back(of_gpu(then, gpu, *std::prev(file), log));
-    }
+  std::vector<ChoicesOfRuns> places = kept_with_checkpoint(sources, gpu, log);
+  if (sources.tuning.mode == Tuned::Mode::off) {  // what these do not have is not timed
+    KnownChoices known = known_choices(places, run);
+    known.complete = true;
+    return known;
   }
   if (!given.empty()) places.push_back(of_gpu(given, gpu, sources.tuning.file, log));
   const fs::path cache = choices_in_cache(gpu);
@@ -71,14 +79,12 @@ KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& g
   return known_choices(places, run);
 }
 
-void require_equal_gpus(comm::World& world, const std::string& gpu) {
+/// "rank 0 has A, and rank 2 has B"; empty: all have the same. Collective.
+std::string unequal_gpus(comm::World& world, const std::string& gpu) {
   const auto gpus = world.all_gather(gpu);
   const auto other = std::ranges::find_if(gpus, [&](const auto& of_rank) { return of_rank != gpus.front(); });
-  if (other == gpus.end()) return;
-  throw_user_error(
-      "rank 0 has {}, and rank {} has {}: the fastest algorithm of one is not always available on the other; give the job "
-      "equal GPUs, or set run.tuning = off",
-      gpus.front(), other - gpus.begin(), *other);
+  if (other == gpus.end()) return {};
+  return fmt::format("rank 0 has {}, and rank {} has {}", gpus.front(), other - gpus.begin(), *other);
 }
 
 }  // namespace
@@ -163,9 +169,15 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
       Tuned::Mode::file)  // wherever it computes: a file that cannot be read is refused
     comm::on_rank_0(world, [&] { given = read_choices(sources.tuning.file, true, log); });
   device::Tuning* const tuning = device.tuning();
-  if (tuning == nullptr || sources.tuning.mode == Tuned::Mode::off) return {};
+  if (tuning == nullptr) return {};
   const std::string gpu = tuning->key(), run = run_name(config, engine, world.size());
-  require_equal_gpus(world, gpu);
+  const bool may_time = sources.tuning.mode != Tuned::Mode::off;
+  const std::string unequal = unequal_gpus(world, gpu);
+  if (may_time && !unequal.empty())
+    throw_user_error(
+        "{}: the fastest algorithm of one is not always available on the other; give the job equal GPUs, or set "
+        "run.tuning = off",
+        unequal);
 
   bool complete = false;
   const auto from_rank_0 = [&](const auto& choices_there) {
@@ -178,6 +190,9 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
                          return known.products;
                        })};
   tuning->adopt(choices.products);
+  if (!unequal.empty() && !choices.products.empty())
+    log.warning("{}: where one lacks a matrix-product algorithm of the checkpoint, the last bits will differ",
+                unequal);
   if (comm::from_rank_0(world, [&] { return complete; })) return choices;
 
   const double begin = steady_seconds();

@@ -62,9 +62,10 @@ struct ChoicesOfRun {
 
 /// Lets the devices of all ranks make the same choices: those of the checkpoint's folder, of run.tuning = FILE
 /// and of the cache, in this order; what these do not have, rank 0 measures in a rehearsal, and the cache then
-/// keeps it if it can be written. Before the engine has its state. Collective.
-/// @return the choices that are made; none where the device has none, or run.tuning = off
-/// @throws UserError if the ranks' GPUs differ, or run.tuning = FILE cannot be read
+/// keeps it if it can be written. With run.tuning = off those of the checkpoint's folder alone, and nothing is
+/// measured. Before the engine has its state. Collective.
+/// @return the choices that are made; none where the device has none, or none are known and run.tuning = off
+/// @throws UserError if the ranks' GPUs differ (unless off), or run.tuning = FILE cannot be read
 ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
                           const ChoiceSources& sources, const Config& config, const Log& log);
 

@@ -47,18 +47,28 @@ class SharedTuning : public ::testing::Test {
   SharedTuning() { setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1); }
   ~SharedTuning() override { unsetenv("XDG_CACHE_HOME"); }
 
-  ChoicesOfRun choose(TuningOfRank& tuning) {
+  ChoicesOfRun choose(TuningOfRank& tuning, const ChoiceSources& sources = {}) {
     struct Tuned final : device::CpuDevice {
       explicit Tuned(TuningOfRank& of) : CpuDevice(1, *device::available_kernels().front()), tuning_(of) {}
       device::Tuning* tuning() override { return &tuning_; }
       TuningOfRank& tuning_;
     } device(tuning);
     TrainingRun training(test_world(), fixture_, {});
-    return make_choices(test_world(), training.engine(), device, {}, {}, Log());
+    return make_choices(test_world(), training.engine(), device, sources, {},
+                        Log([this](const std::string& line) { said_ += line + "\n"; }));
+  }
+
+  /// run.tuning = off, of a run that continues.
+  ChoiceSources off() const {
+    return {.files = {cache_ / "checkpoints.json"}, .tuning = {.mode = Tuned::Mode::off, .file = {}}};
+  }
+  void keep_with_checkpoint(const device::Choices& products) const {
+    keep_choices(off().files.front(), {"a GPU", "any run", products}, Log());
   }
 
   const TemporaryFolder cache_;  // each rank's own; rank 0's counts
   const oracle::Fixture fixture_ = oracle::load("mqa");
+  std::string said_;
 };
 
 TEST_F(SharedTuning, IsWhatRankZeroFound) {
@@ -87,6 +97,39 @@ TEST_F(SharedTuning, IsOfEqualGpus) {
     EXPECT_THAT(error.what(), HasSubstr("rank 0 has a GPU, and rank 1 has another GPU"));
   }
   EXPECT_THAT(tuning.adopted, IsEmpty());
+}
+
+TEST_F(SharedTuning, IsThatOfTheCheckpointThoughItIsOff) {
+  TuningOfRank first("a GPU");
+  choose(first);  // the cache knows them
+  TuningOfRank begun("a GPU");
+  EXPECT_THAT(choose(begun, off()).products, IsEmpty());
+  EXPECT_THAT(begun.adopted, IsEmpty()) << "taken from the cache";
+  said_.clear();
+
+  const device::Choices of_rank_0{{"product", "kept by rank 0"}};
+  keep_with_checkpoint({{"product", fmt::format("kept by rank {}", test_world().rank())}});
+  TuningOfRank resumed("a GPU");
+  EXPECT_EQ(choose(resumed, off()).products, of_rank_0);
+  EXPECT_EQ(resumed.adopted, of_rank_0);
+  EXPECT_FALSE(begun.measured || resumed.measured);
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(SharedTuning, IsOfUnequalGpusWhereItIsOff) {
+  const std::string gpu = test_world().rank() == 0 ? "a GPU" : "another GPU";
+  TuningOfRank begun(gpu), resumed(gpu);
+  EXPECT_THAT(choose(begun, off()).products, IsEmpty());
+  EXPECT_EQ(said_, "");
+  keep_with_checkpoint({{"product", "kept"}});
+  choose(resumed, off());
+  const auto warning =
+      HasSubstr("rank 1 has another GPU: where one lacks a matrix-product algorithm of the checkpoint, ");
+  if (test_world().size() > 1) {
+    EXPECT_THAT(said_, warning);
+  } else {
+    EXPECT_EQ(said_, "");
+  }
 }
 
 }  // namespace

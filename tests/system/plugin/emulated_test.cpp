@@ -378,6 +378,55 @@ TEST_F(OnGpus, ChooseProductsOnce) {
               ContainsRegex("\nproducts: [0-9]+ chosen by timing in [0-9.]+ s, [1-9][0-9]* remembered\n"));
 }
 
+// Whatever the cache has, and with run.tuning = off: they are a part of what makes the bits of a run.
+TEST_F(OnGpus, KeepTheAlgorithmsOfTheirCheckpoint) {
+  const auto train = [&](int steps, const std::string& more = "") {
+    const Ending ending = llampi(fmt::format(
+        "train --config run.ini --run.device=cuda --run.dir=run --train.steps={} {}", steps, more));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out + ending.err;
+  };
+  const auto choices = [&](const std::string& file) {
+    return nlohmann::json::parse(read_text(folder_.path() / file));
+  };
+  const auto change = [&](const std::string& file, const auto& other_way) {
+    auto gpus = choices(file);
+    for (auto& way : gpus.front().front()) way = other_way(way.template get<std::string>());
+    folder_.write(file, gpus.dump());
+  };
+  const auto that_is_gone = [](const std::string&) { return "gone"; };
+  const auto differs = ContainsRegex(
+      "warning: of [0-9]+ products: the remembered algorithm cannot be used any more, so bits "
+      "will differ: ");
+  const std::string kept = "run/checkpoints/tuning.json";
+  train(1);
+  std::string cache = "cache/llampi/";
+  cache += std::filesystem::directory_iterator(folder_.path() / cache)->path().filename();
+
+  change(cache, that_is_gone);
+  change(kept, [](const std::string& way) {
+    constexpr std::string_view kLarge = "workspace 65536 ", kNone = "workspace 0 ";
+    EXPECT_TRUE(way.starts_with(kLarge) || way.starts_with(kNone)) << way;
+    const bool is_large = way.starts_with(kLarge);
+    return std::string(is_large ? kNone : kLarge) + way.substr((is_large ? kLarge : kNone).size());
+  });
+  const auto changed = choices(kept);
+  EXPECT_THAT(train(2), Not(HasSubstr("bits will differ")));
+  EXPECT_EQ(choices(kept), changed);
+
+  change(kept, that_is_gone);
+  EXPECT_THAT(train(3, "--run.tuning=off"), differs);
+  // Of another run's choices the same is said after a rehearsal.
+  folder_.write(
+      kept,
+      nlohmann::json({{changed.begin().key(), {{"another run", choices(kept).front().front()}}}}).dump());
+  std::filesystem::remove(folder_.path() / cache);
+  const std::string rehearsed = train(4);
+  EXPECT_THAT(rehearsed, differs);
+  EXPECT_THAT(rehearsed,
+              ContainsRegex("\nproducts: 0 chosen by timing in [0-9.]+ s, [1-9][0-9]* remembered\n"));
+}
+
 // Whether products are chosen or not.
 TEST_F(OnGpus, PrepareForPackedDocuments) {
   folder_.write("more", std::string(50, 'x'));
