@@ -58,7 +58,8 @@ std::vector<Option> output_options(CheckRequest& r) {
       {"all", &r.all, "list all tensors, not only the largest differences", {}, true},
       {"json",
        &r.json,
-       "print a JSON object: passed, devices, tensors and, with a configuration, checks and figures",
+       "print a JSON object: passed, devices, tensors, left_out (what was not compared, and why) and, with a "
+       "configuration, checks and figures",
        {},
        true},
   };
@@ -106,7 +107,10 @@ nlohmann::ordered_json to_json(const selfcheck::CheckResult& result) {
                        {"rank", t.rank},
                        {"passed", t.passed()}});
   }
-  return {{"passed", result.passed()}, {"devices", result.devices}, {"tensors", tensors}};
+  return {{"passed", result.passed()},
+          {"devices", result.devices},
+          {"tensors", tensors},
+          {"left_out", result.left_out}};
 }
 
 nlohmann::ordered_json to_json(const std::vector<selfcheck::Link>& links) {
@@ -175,6 +179,7 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
       if (all || i == worst || !tensors[i].passed()) print_tensor(tensors[i]);
     }
   }
+  for (const std::string& what : result.left_out) print(fmt::format("not compared: {}\n", what));
 }
 
 void print_check(const train::PreflightCheck& check) {
@@ -185,8 +190,12 @@ train::PreflightCheck verdict_on_tensors(const selfcheck::CheckResult& result) {
   const auto wrong = std::count_if(result.tensors.begin(), result.tensors.end(),
                                    [](const auto& tensor) { return !tensor.passed(); });
   if (wrong == 0)
-    return {"arithmetic", train::Verdict::pass,
-            fmt::format("{} tensors match the reference", result.tensors.size())};
+    return {
+        "arithmetic", train::Verdict::pass,
+        fmt::format("{} tensors match the reference{}", result.tensors.size(),
+                    result.left_out.empty() ? ""
+                                            : fmt::format("; {} left out (--all says why)",
+                                                          count(std::ssize(result.left_out), "comparison")))};
   return {
       "arithmetic", train::Verdict::fail,
       fmt::format(

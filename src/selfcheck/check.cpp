@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/selfcheck/check.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -34,10 +37,28 @@ void add(CheckResult& result, comm::World& world, const std::string& where,
   }
 }
 
+/// The kinds of pieces that all ranks computed. Where one did not, the same would be compared with itself.
+void add(CheckResult& result, comm::World& world, const std::string& where,
+         const std::vector<ComparedPieces>& compared) {
+  std::map<std::string, std::vector<std::string>> left_out;  // kinds, by the reason
+  for (const ComparedPieces& pieces : compared) {
+    const auto whys = world.all_gather(pieces.why_none);
+    const auto why = std::ranges::find_if(whys, [](const std::string& text) { return !text.empty(); });
+    if (why == whys.end()) {
+      add(result, world, where, pieces.tensors);
+    } else {
+      left_out[fmt::format("rank {} does not compute so: {}", why - whys.begin(), *why)].push_back(
+          pieces.kind);
+    }
+  }
+  for (const auto& [why, kinds] : left_out)
+    result.left_out.push_back(fmt::format("{} ({}): {}", where, fmt::join(kinds, "; "), why));
+}
+
 /// What fails on one rank ends the check on all.
 template <class Compare>
-std::vector<ComparedTensor> on_all(comm::World& world, const Compare& compare) {
-  std::vector<ComparedTensor> compared;
+auto on_all(comm::World& world, const Compare& compare) {
+  decltype(compare()) compared;
   comm::agree(world, [&] { compared = compare(); });
   return compared;
 }
@@ -141,14 +162,13 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
       }
     }
   }
-  if (compute.on_gpu()) {
-    for (const std::int64_t head_dim : {64, 128}) {
-      add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
-          on_all(world, [&] {
-            return compare_pieces(*compute.gpu,
-                                  {.dtype = DType::bfloat16, .head_dim = head_dim, .seq_len = 72});
-          }));
-    }
+  for (const std::int64_t head_dim : {64, 128}) {
+    if (!compute.on_gpu()) break;
+    add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
+        on_all(world, [&] {
+          return compare_pieces(*compute.gpu,
+                                {.dtype = DType::bfloat16, .head_dim = head_dim, .seq_len = kPiecesSeqLen});
+        }));
   }
   add(result, world, compute.on_gpu() ? "NCCL" : "MPI", check_collectives(compute.world(), compute.device()));
   return result;

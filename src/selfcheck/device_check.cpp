@@ -60,9 +60,12 @@ model::LlamaConfig small_llama(const DeviceCheckOptions& options) {
   return config;
 }
 
+/// Where the second document of a sequence begins.
+std::int64_t border_of_documents(const DeviceCheckOptions& options) { return options.seq_len / 3; }
+
 /// Random tokens and labels, every fifth of which is none; each sequence is two documents, but the last one.
 device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64_t vocabulary) {
-  const std::int64_t tokens = options.sequences * options.seq_len, cut = options.seq_len / 3;
+  const std::int64_t tokens = options.sequences * options.seq_len, cut = border_of_documents(options);
   device::HostBatch batch(tokens);
   const RandomStream random(kSeed, "check tokens");
   const auto token = [&](std::int64_t i) {
@@ -92,18 +95,40 @@ device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOp
   return batch;
 }
 
-/// The first attention of a small Llama with so much room for its backward pass.
-class AttentionInPieces {
+/// The gradients of the first attention of a small Llama, with so much room for its backward pass.
+class AttentionGradients {
  public:
-  AttentionInPieces(device::Device& device, const model::Model& model, const DeviceCheckOptions& options,
-                    std::int64_t dp_room)
-      : runner_(model, device, {options.sequences, options.seq_len, 0, dp_room}, options.dtype) {
+  AttentionGradients(device::Device& device, const model::Model& model, const DeviceCheckOptions& options,
+                     std::int64_t dp_room)
+      : runner_(model, device, {options.sequences, options.seq_len, 0, dp_room}, options.dtype),
+        seq_len_(options.seq_len),
+        dtype_(options.dtype),
+        dp_room_(dp_room) {
     for (std::size_t p = 0; p < model.parameters().size(); ++p) {
       const auto& parameter = model.parameters()[p];
-      give(runner_.parameter(p), parameter.name, parameter.shape.size() == 2 ? 0.1 : 1, options.dtype);
+      give(runner_.parameter(p), parameter.name, parameter.shape.size() == 2 ? 0.1 : 1);
     }
-    given_ = runner_.make(options.dtype, runner_.residual_gradient().rows, runner_.residual_gradient().cols);
-    give(given_, "gradient", 1, options.dtype);
+    given_ = runner_.make(dtype_, runner_.residual_gradient().rows, runner_.residual_gradient().cols);
+    give(given_, "gradient", 1);
+  }
+
+  /// How the device says that it computes them, before it does.
+  std::string announced(const device::HostBatch& batch) {
+    device::Device& device = runner_.device();
+    const device::AttentionShape shape = runner_.spec(kLayer).attention.value();
+    const std::int64_t tokens = batch.token_count();
+    const std::int64_t bytes =
+        device.sizes().attention_backward_workspace(shape, tokens, seq_len_, dtype_, dp_room_);
+    device::op::AttentionBackward operation{};
+    operation.documents.count = batch.segments;
+    operation.documents.max_seqlen = seq_len_;
+    operation.documents.lengths = batch.lengths();
+    operation.shape = shape;
+    operation.qkv = {nullptr, dtype_, tokens, shape.qkv_cols()};
+    operation.workspace = {nullptr, DType::int32, 1, bytes / size_of(DType::int32)};
+    operation.dp_room = dp_room_;
+    device.prepare(operation);
+    return device.describe();
   }
 
   /// What the backward pass leaves, by name.
@@ -126,14 +151,23 @@ class AttentionInPieces {
  private:
   static constexpr std::size_t kLayer = 1;  // after the embedding
 
-  void give(Tensor tensor, const std::string& purpose, double deviation, DType dtype) {
-    upload_numbers(runner_.device(), rounded(normal(tensor.elements(), purpose, 0, deviation), dtype),
+  void give(Tensor tensor, const std::string& purpose, double deviation) {
+    upload_numbers(runner_.device(), rounded(normal(tensor.elements(), purpose, 0, deviation), dtype_),
                    tensor);
   }
 
   model::EagerRunner runner_;
+  std::int64_t seq_len_;
+  DType dtype_;
+  std::int64_t dp_room_;
   Tensor given_;
 };
+
+/// Bytes of dP for a query head of a sequence: whole tiles of 128 x 128 numbers of 16 bits (device/cuda/attention_sizes.hpp).
+std::int64_t dp_of_head(std::int64_t seq_len) {
+  const std::int64_t rows = (seq_len + 127) / 128 * 128;
+  return rows * rows * 2;
+}
 
 /// Both sides of a comparison, with equal operands.
 class Comparison {
@@ -423,27 +457,46 @@ std::vector<ComparedTensor> compare_devices(device::Device& device, device::Devi
   return Comparison(device, judge, options).run();
 }
 
-std::vector<ComparedTensor> compare_pieces(device::Device& device, const DeviceCheckOptions& options) {
+/// What devices announce is that of CudnnAttention::describe().
+std::vector<ComparedPieces> compare_pieces(device::Device& device, const DeviceCheckOptions& options) {
+  const std::int64_t border = border_of_documents(options);
+  require(device::LengthClasses::of(border) < device::LengthClasses::of(options.seq_len - border),
+          "documents of two classes of lengths");
   const model::LlamaConfig config = small_llama(options);
   const auto model = model::make_llama(config);
-  // A sequence takes a tile of 128 x 128 numbers of 16 bits for each head; see device/cuda/attention_sizes.hpp.
-  require(options.seq_len <= 128, "sequences of one tile");
-  const std::int64_t head = 128 * 128 * 2, sequence = config.query_heads * head;
-  const std::int64_t group = config.query_heads / config.key_value_heads * head;
-  AttentionInPieces whole(device, *model, options, options.sequences * sequence),
-      sequences(device, *model, options, sequence), heads(device, *model, options, group);
+  const std::int64_t groups = config.key_value_heads, head = dp_of_head(options.seq_len);
+  const std::int64_t sequence = config.query_heads * head, group = sequence / groups;
+  AttentionGradients whole(device, *model, options, options.sequences * sequence),
+      by_sequences(device, *model, options, sequence), by_heads(device, *model, options, group);
 
   const device::HostBatch documents = make_check_batch(options, model->vocabulary());
-  std::vector<ComparedTensor> compared;
+  std::vector<ComparedPieces> compared;
   for (const bool packed : {false, true}) {
     const device::HostBatch batch = packed ? documents : without_documents(documents, options);
-    const auto expected = whole.gradients(*model, batch);
-    for (auto* pieces : {&sequences, &heads}) {
+    // Documents that are launched apart are not counted.
+    const std::int64_t apart = packed ? 1 : options.sequences;
+    const auto announces = [](const std::string& text, std::int64_t count) {
+      const std::string words = count == 1 ? "backward " : fmt::format("backward in {} pieces", count);
+      return (text.find(words) != std::string::npos) == (count > 1);
+    };
+    const std::string of_whole = whole.announced(batch), of_heads = by_heads.announced(batch);
+    const auto why_none = [&](const std::string& announced, std::int64_t count) -> std::string {
+      if (!announces(of_whole, 1)) return of_whole;
+      if (!announces(of_heads, apart * groups)) return of_heads;  // it knows no pieces
+      return announces(announced, count) ? "" : announced;
+    };
+    std::vector<std::pair<std::string, Numbers>> expected;
+    for (auto* pieces : {&by_sequences, &by_heads}) {
+      ComparedPieces& result = compared.emplace_back();
+      result.kind = fmt::format("{} {}", packed ? "documents" : "sequences",
+                                pieces == &by_sequences ? "one by one" : "by heads");
+      result.why_none = why_none(pieces->announced(batch), pieces == &by_sequences ? apart : apart * groups);
+      if (!result.why_none.empty()) continue;
+      if (expected.empty()) expected = whole.gradients(*model, batch);
       const auto actual = pieces->gradients(*model, batch);
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        compared.push_back(
-            {fmt::format("gradient of {} through attention over {}, by {}", expected[i].first,
-                         packed ? "documents" : "sequences", pieces == &sequences ? "sequences" : "heads"),
+        result.tensors.push_back(
+            {fmt::format("gradient of {} through attention over {}", expected[i].first, result.kind),
              distance(actual[i].second, expected[i].second), 0});
       }
     }

@@ -64,9 +64,19 @@ double fp8_rounding_explains(DType dtype);
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,
                                             const DeviceCheckOptions& options);
 
-/// The gradients of an attention that the device computes as a whole and in pieces, which must have the same
-/// bits: of sequences, of heads, of packed documents. Devices that know no pieces compute the same again.
-std::vector<ComparedTensor> compare_pieces(device::Device& device, const DeviceCheckOptions& options);
+/// Of compare_pieces(): several tiles of attention, the last of which is not full, and documents of two classes of lengths.
+inline constexpr std::int64_t kPiecesSeqLen = 300;
+
+/// Gradients of an attention that the device computed in some kind of pieces, against those that it computed as a whole.
+struct ComparedPieces {
+  std::string kind;                          ///< "documents by heads"
+  std::vector<ComparedTensor> tensors = {};  ///< which must have the same bits
+  std::string why_none = {};                 ///< the device's words, where it does not compute in such pieces
+};
+
+/// Sequences and packed documents, each one by one and by heads: always these four, in this order.
+/// @param options.seq_len with documents of two classes of lengths
+std::vector<ComparedPieces> compare_pieces(device::Device& device, const DeviceCheckOptions& options);
 
 /// "gradient of lm_head.weight differs by 0.31 of its norm, and rounding explains 0.032 (so do 2 more of 40
 /// tensors)"; empty if all passed.

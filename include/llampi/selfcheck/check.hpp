@@ -23,13 +23,14 @@ struct CheckedTensor {
 struct CheckResult {
   std::vector<std::string> devices;  ///< by rank
   std::vector<CheckedTensor> tensors;
+  std::vector<std::string> left_out;  ///< what was not compared here, and why
 
   bool passed() const;
 };
 
 /// Compares what computes here, and moves data between ranks, with what it should give: the CPU with a plain
-/// float64 reference, GPUs in every dtype with the CPU, their attention in pieces with the whole, collectives
-/// with exact sums. Collective.
+/// float64 reference, GPUs in every dtype with the CPU, their attention in pieces with the whole where
+/// they compute it so, collectives with exact sums. Collective.
 /// @param choice threads: 0 as in comm::threads_per_rank()
 /// @throws CommonError if a device or a collective fails
 CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log);

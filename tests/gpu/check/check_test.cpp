@@ -108,5 +108,24 @@ TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
   }
 }
 
+// On a GPU with cuDNN; pieces_test.cpp has it on the emulated one.
+TEST_F(GpuCheck, ComparesAttentionInPiecesOrSaysThatThereAreNone) {
+  const selfcheck::DeviceCheckOptions options{
+      .dtype = DType::bfloat16, .head_dim = 64, .seq_len = selfcheck::kPiecesSeqLen};
+  for (const auto& pieces : selfcheck::compare_pieces(*gpu_, options)) {
+    EXPECT_EQ(selfcheck::failure_of(pieces.tensors), "");
+    EXPECT_NE(pieces.tensors.empty(), pieces.why_none.empty()) << pieces.kind;
+    fmt::print("{}: {} tensors {}\n", pieces.kind, pieces.tensors.size(), pieces.why_none);
+  }
+  std::string why;
+  const auto native = make_gpu({.attention = device::GpuAttention::native}, why);
+  const auto compared = selfcheck::compare_pieces(*native, options);
+  EXPECT_EQ(compared.size(), 4U);
+  for (const auto& pieces : compared) {
+    EXPECT_TRUE(pieces.tensors.empty()) << "native kernels compared with themselves";
+    EXPECT_TRUE(pieces.why_none.ends_with("attention native")) << pieces.why_none;
+  }
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -474,6 +474,13 @@ TEST_F(OnGpus, ChecksWhatComputes) {
   EXPECT_EQ(json["passed"], true);
   EXPECT_THAT(json["devices"][0].get<std::string>(), HasSubstr("emulated GPU"));
   EXPECT_GT(json["tensors"].size(), 250U);
+  ASSERT_EQ(json["left_out"].size(), 2U) << "this plugin's attention is native, which knows no pieces";
+  EXPECT_THAT(
+      json["left_out"][0].get<std::string>(),
+      ContainsRegex(
+          "^GPU in bfloat16, heads of 64, in pieces against the whole \\(sequences one "
+          "by one; sequences by heads; documents one by one; documents by heads\\): rank 0 does not compute so: .*, "
+          "attention native$"));
 
   const Ending on_cpus = llampi("check --device cpu", 2);
   EXPECT_EQ(on_cpus.status, 0) << on_cpus.err;
