@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <map>
 
 #include "gpu/steps.hpp"
 #include "llampi/core/error.hpp"
@@ -48,9 +49,10 @@ bool is(const json& row, const char* key, const json& value) {
 /// Blocks of Llama-3-8B, whatever their number.
 bool is_8b(const json& row) { return is(row, "hidden", 4096) && is(row, "feed_forward", 14336); }
 bool is_1b(const json& row) { return is(row, "hidden", 2048) && is(row, "feed_forward", 8192); }
-bool is_step(const json& row, std::int64_t seq_len, int micro_batches) {
-  return is(row, "seq_len", seq_len) && is(row, "micro_batches", micro_batches) &&
-         !row.contains("not_measured") && row.value("documents", 1) == 1;
+/// Two micro-batches; of how many sequences is compared later (shape_of()).
+bool is_step(const json& row, std::int64_t seq_len) {
+  return is(row, "seq_len", seq_len) && is(row, "micro_batches", 2) && !row.contains("not_measured") &&
+         row.value("documents", 1) == 1;
 }
 /// "llampi", "llmq" or "PyTorch", which is followed by its version and "compiled".
 bool is_system(const json& row, const std::string& system) {
@@ -64,10 +66,11 @@ struct Chosen {
   const char* tuning = "sustained";
   bool logits_in_chunks = false;
 };
-/// As a run is that nobody has tuned, but for these; its products may be in FP8.
+/// As a run is that nobody has tuned, but for these, and for the state and gradients, which are as llmq and
+/// PyTorch have them; its products may be in FP8.
 bool as_it_comes(const json& row, const Chosen& chosen = {}) {
   return is_system(row, "llampi") && row.value("deterministic", true) && is(row, "attention", "auto") &&
-         row.value("graph", true) && is(row, "state", "bfloat16") &&
+         row.value("graph", true) && is(row, "state", "bfloat16") && is(row, "gradient", "bfloat16") &&
          row.value("tuning", "sustained") == chosen.tuning &&
          (row.value("logits_workspace", -1) >= 0) == chosen.logits_in_chunks;
 }
@@ -83,38 +86,38 @@ std::vector<Claim> claims() {
                                row.value("deterministic", false) == other_deterministic;
                       }});
   };
-  for (const auto& [length, ratio] : {std::pair<std::int64_t, double>{8192, 1.03}, {2048, 1.02}}) {
-    const Wanted shape = [length = length](const json& row) {
-      return is_8b(row) && is_step(row, length, 2) && row.value("layers", 0) < 32 &&
+  const auto layers_of_8b = [](std::int64_t length) -> Wanted {
+    return [length](const json& row) {
+      return is_8b(row) && is_step(row, length) && row.value("layers", 0) < 32 &&
              row.value("checkpointing", "none") == "none";
     };
+  };
+  for (const auto& [length, ratio] : {std::pair<std::int64_t, double>{8192, 1.03}, {2048, 1.02}}) {
+    const Wanted shape = layers_of_8b(length);
     add(fmt::format("layers of 8B, {}", length), "llmq", ratio, shape, true);
     add(fmt::format("layers of 8B, {}", length), "PyTorch compiled", ratio, shape, false);
   }
   for (const std::int64_t length : {2048, 4096, 8192}) {
     add(
         fmt::format("all of 8B, {}", length), "llmq", 1.05,
-        [length](const json& row) { return is_8b(row) && is_step(row, length, 2) && is(row, "layers", 32); },
+        [length](const json& row) {
+          return is_8b(row) && is_step(row, length) && is(row, "layers", 32) &&
+                 row.value("checkpointing", "auto") == "auto";
+        },
         true);
   }
   for (const std::int64_t length : {4096, 8192}) {
     add(
         fmt::format("1.24 billion, {}", length), "PyTorch compiled", 1.08,
-        [length](const json& row) { return is_1b(row) && is_step(row, length, 2); }, false);
+        [length](const json& row) { return is_1b(row) && is_step(row, length); }, false);
   }
   for (const std::int64_t length : {8192, 2048}) {
-    const Wanted shape = [length](const json& row) {
-      return is_8b(row) && is_step(row, length, 2) && row.value("layers", 0) < 32 &&
-             row.value("checkpointing", "none") == "none";
-    };
-    const Wanted narrow = [shape](const json& row) {
-      return shape(row) && !is_fp8(row) && is(row, "gradient", "bfloat16");
-    };
+    const Wanted shape = layers_of_8b(length);
     const auto add_choice = [&](const char* other, const Chosen& chosen) {
       claims.push_back(
           {fmt::format("layers of 8B, {}", length), other, 1.00,
-           [narrow](const json& row) { return as_it_comes(row) && narrow(row); },
-           [narrow, chosen](const json& row) { return as_it_comes(row, chosen) && narrow(row); }});
+           [shape](const json& row) { return as_it_comes(row) && !is_fp8(row) && shape(row); },
+           [=](const json& row) { return as_it_comes(row, chosen) && !is_fp8(row) && shape(row); }});
     };
     add_choice("products chosen in bursts", {.tuning = "bursts"});
     add_choice("logits in chunks of 1 GiB", {.logits_in_chunks = true});
@@ -134,14 +137,34 @@ std::vector<Claim> claims() {
   return claims;
 }
 
-/// The fastest row that is wanted: of several, each program has its best way.
-const json* fastest(const std::vector<json>& rows, const Wanted& wanted) {
-  const json* best = nullptr;
+/// What rows have in common that are compared, besides what a claim is of.
+std::string shape_of(const json& row) {
+  json shape;
+  for (const char* key : {"device", "layers", "sequences"}) shape[key] = row.value(key, json());
+  return shape.dump();
+}
+
+/// Of two in the middle their mean.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// Tokens/s of the rows that are wanted, by shape: the median of equal ones; of a program's ways, such as PyTorch's
+/// kernels for attention, the fastest.
+std::map<std::string, double> rates_of(const std::vector<json>& rows, const Wanted& wanted) {
+  std::map<std::pair<std::string, std::string>, std::vector<double>> equal;
   for (const json& row : rows) {
-    if (!row.contains("tokens_per_second") || !wanted(row)) continue;
-    if (best == nullptr || row["tokens_per_second"] > (*best)["tokens_per_second"]) best = &row;
+    if (row.contains("tokens_per_second") && wanted(row))
+      equal[{shape_of(row), row["system"]}].push_back(row["tokens_per_second"]);
   }
-  return best;
+  std::map<std::string, double> rates;
+  for (const auto& [which, values] : equal) {
+    double& rate = rates[which.first];
+    rate = std::max(rate, median(values));
+  }
+  return rates;
 }
 
 std::string verdict(bool reached) { return reached ? "reached" : "**NOT reached**"; }
@@ -149,17 +172,18 @@ std::string verdict(bool reached) { return reached ? "reached" : "**NOT reached*
 /// Products and attention, of a step at 8192: what is left over is what could be saved.
 std::string share_verdict(const std::vector<json>& rows) {
   constexpr double kLeast = 0.88;
-  const json* const row = fastest(rows, [](const json& r) {
-    return as_it_comes(r) && !is_fp8(r) && is_8b(r) && is_step(r, 8192, 2) && r.contains("profile") &&
+  const auto row = std::find_if(rows.begin(), rows.end(), [](const json& r) {
+    return as_it_comes(r) && !is_fp8(r) && is_8b(r) && is_step(r, 8192) && r.contains("profile") &&
            r["profile"].contains("classes");
   });
   const std::string what = "| products and attention of a step, 8192 | |";
-  if (row == nullptr) return what + fmt::format(" {:.0f} % | not measured |\n", 100 * kLeast);
+  if (row == rows.end()) return what + fmt::format(" {:.0f} % | not measured |\n", 100 * kLeast);
   double part = 0;
   for (const auto& [name, seconds] : (*row)["profile"]["classes"].items()) {
     if (name == "matrix products" || name.starts_with("attention")) part += seconds.get<double>();
   }
-  const double share = part / (*row)["step_seconds"].get<double>();
+  const double share =
+      part / (*row)["profile"]["seconds"].get<double>();  // of the step that has these classes
   return what +
          fmt::format(" {:.0f} % | {:.1f} %, {} |\n", 100 * kLeast, 100 * share, verdict(share >= kLeast));
 }
@@ -226,17 +250,19 @@ std::string verdicts(const std::vector<json>& rows) {
   std::string text =
       "\n| a step as it comes (deterministic) | beside | is to be | was |\n|---|---|---:|---|\n";
   for (const Claim& claim : claims()) {
-    const json* const other = fastest(rows, claim.others);
-    const json* const ours = fastest(rows, [&](const json& row) {
-      return claim.ours(row) && (other == nullptr || row["layers"] == other->at("layers"));
-    });
-    std::string was = "not measured";
-    if (ours == nullptr || other == nullptr) {
-      was += fmt::format(": no row of {}", other == nullptr ? claim.other : "llampi with as many layers");
-    } else {
-      const double ratio =
-          (*ours)["tokens_per_second"].get<double>() / (*other)["tokens_per_second"].get<double>();
+    const auto ours = rates_of(rows, claim.ours), others = rates_of(rows, claim.others);
+    double our_rate = 0, other_rate = 0;  // of what both have measured, where the other is fastest
+    for (const auto& [shape, rate] : others) {
+      if (rate > other_rate && ours.contains(shape)) our_rate = ours.at(shape), other_rate = rate;
+    }
+    std::string was = "not measured: no row of ";
+    if (other_rate > 0) {
+      const double ratio = our_rate / other_rate;
       was = fmt::format("{:.3f}, {}", ratio, verdict(ratio >= claim.ratio));
+    } else if (others.empty()) {
+      was += claim.other;
+    } else {
+      was += "llampi with as many layers and sequences on that GPU";
     }
     text += fmt::format("| {} | {} | {:.2f} | {} |\n", claim.what, claim.other, claim.ratio, was);
   }

@@ -57,6 +57,8 @@ std::string name_of(const json& row) {
   unless("attention", "auto", "attention ");
   unless("note", "", "");
   if (!row.value("deterministic", true)) name += ", not deterministic";
+  if (row["system"] == "llmq" && row.value("deterministic", true))
+    name += ", deterministic";  // as it was given
   if (!row.value("graph", true)) name += ", without graphs";
   const std::string tuning = row.value("tuning", "sustained");
   if (tuning == "off") name += ", products as the library chooses";

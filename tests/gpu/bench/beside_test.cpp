@@ -79,10 +79,26 @@ TEST(Beside, WhatIsNoLogOfLlmqIsRefused) {
 }
 
 json ours(double tokens_per_second, std::int64_t layers = 18) {
-  return {{"system", "llampi"},    {"hidden", 4096},          {"feed_forward", 14336},
-          {"layers", layers},      {"seq_len", 8192},         {"micro_batches", 2},
-          {"deterministic", true}, {"attention", "auto"},     {"state", "bfloat16"},
-          {"step_seconds", 0.85},  {"checkpointing", "none"}, {"tokens_per_second", tokens_per_second}};
+  return {{"system", "llampi"},
+          {"device", "NVIDIA H100 80GB HBM3"},
+          {"hidden", 4096},
+          {"feed_forward", 14336},
+          {"layers", layers},
+          {"seq_len", 8192},
+          {"sequences", 1},
+          {"micro_batches", 2},
+          {"deterministic", true},
+          {"attention", "auto"},
+          {"state", "bfloat16"},
+          {"gradient", "bfloat16"},
+          {"step_seconds", 0.85},
+          {"checkpointing", "none"},
+          {"tokens_per_second", tokens_per_second}};
+}
+
+json with(json row, const char* key, const json& value) {
+  row[key] = value;
+  return row;
 }
 
 TEST(Verdicts, CompareWhatIsAlike) {
@@ -92,10 +108,22 @@ TEST(Verdicts, CompareWhatIsAlike) {
   EXPECT_THAT(verdicts({ours(20000)}), HasSubstr("| llmq | 1.03 | not measured: no row of llmq |"));
   EXPECT_THAT(verdicts({llmq, ours(16384 * 1.031)}), HasSubstr("| llmq | 1.03 | 1.031, reached |"));
   EXPECT_THAT(verdicts({llmq, ours(16384 * 1.02)}), HasSubstr("| llmq | 1.03 | 1.020, **NOT reached** |"));
-  EXPECT_THAT(verdicts({llmq, ours(20000, 17)}), HasSubstr("no row of llampi with as many layers"));
-  json tuned = ours(20000);
-  tuned["deterministic"] = false;
-  EXPECT_THAT(verdicts({llmq, tuned}), HasSubstr("no row of llampi with as many layers"));
+  for (const auto& [key, value] : {std::pair<const char*, json>{"deterministic", false},
+                                   {"gradient", "float32"},
+                                   {"layers", 17},
+                                   {"sequences", 2},
+                                   {"device", "NVIDIA H200"}}) {
+    EXPECT_THAT(verdicts({llmq, with(ours(20000), key, value)}),
+                HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured: no row of llampi"))
+        << key;
+  }
+  // Of several logs those count that have a row of ours, and of these the fastest.
+  EXPECT_THAT(verdicts({llmq, with(with(llmq, "layers", 17), "tokens_per_second", 16384 * 1.02),
+                        ours(16384 * 1.05), ours(16384 * 1.04, 17)}),
+              HasSubstr("| llmq | 1.03 | 1.020, **NOT reached** |"));
+  EXPECT_THAT(
+      verdicts({llmq, with(with(llmq, "sequences", 4), "tokens_per_second", 30000), ours(16384 * 1.04)}),
+      HasSubstr("| llmq | 1.03 | 1.040, reached |"));
   EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000}), false), ours(20000)}), HasSubstr("no row of llmq"));
   json torch = llmq;
   torch["system"] = "PyTorch 2.9.0 compiled-cudnn";
@@ -104,6 +132,35 @@ TEST(Verdicts, CompareWhatIsAlike) {
               HasSubstr("| PyTorch compiled | 1.03 | 1.040, reached |"));
   torch["system"] = "PyTorch 2.9.0 eager";
   EXPECT_THAT(verdicts({torch, ours(16384 * 1.04)}), HasSubstr("no row of PyTorch compiled"));
+}
+
+TEST(Verdicts, TakeTheMedianOfEqualRows) {
+  const json llmq = row_of(log_of({1, 1, 1000}));
+  EXPECT_THAT(verdicts({llmq, ours(16384 * 1.06), ours(16384 * 1.01), ours(16384 * 1.02)}),
+              HasSubstr("| llmq | 1.03 | 1.020, **NOT reached** |"));
+  EXPECT_THAT(verdicts({llmq, ours(16384 * 1.06), ours(16384 * 1.02)}),
+              HasSubstr("| llmq | 1.03 | 1.040, reached |"));
+  EXPECT_THAT(verdicts({llmq, with(llmq, "tokens_per_second", 16384 * 1.02),
+                        with(llmq, "tokens_per_second", 16384 * 1.5), ours(16384 * 1.04)}),
+              HasSubstr("| llmq | 1.03 | 1.020, **NOT reached** |"));
+  // PyTorch has two ways, and its better one counts.
+  const json torch = with(llmq, "system", "PyTorch 2.9.0 compiled");
+  const json cudnn =
+      with(with(llmq, "system", "PyTorch 2.9.0 compiled-cudnn"), "tokens_per_second", 16384 * 1.02);
+  for (const auto& rows : {std::vector<json>{torch, cudnn}, {cudnn, torch}}) {
+    auto all = rows;
+    for (json& row : all) row.erase("deterministic");
+    all.push_back(ours(16384 * 1.04));
+    EXPECT_THAT(verdicts(all), HasSubstr("| PyTorch compiled | 1.03 | 1.020, **NOT reached** |"));
+  }
+}
+
+TEST(Verdicts, TakeAllOf8BAsARunRecomputesIt) {
+  const json llmq = with(row_of(log_of({1, 1, 1000})), "layers", 32);
+  const json full = with(ours(16384 * 1.06, 32), "checkpointing", "full");
+  EXPECT_THAT(verdicts({llmq, full}), HasSubstr("| all of 8B, 8192 | llmq | 1.05 | not measured"));
+  EXPECT_THAT(verdicts({llmq, with(full, "checkpointing", "auto")}),
+              HasSubstr("| all of 8B, 8192 | llmq | 1.05 | 1.060, reached |"));
 }
 
 TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
@@ -128,15 +185,13 @@ TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
 
 TEST(Verdicts, CompareWhatARunChooses) {
   json sustained = ours(16384 * 1.01), bursts = ours(16384);
-  sustained["gradient"] = bursts["gradient"] = "bfloat16";
   sustained["tuning"] = "sustained";
   bursts["tuning"] = "bursts";
   EXPECT_THAT(verdicts({sustained, bursts}),
               HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, reached |"));
-  EXPECT_THAT(verdicts({ours(20000), bursts}),
+  EXPECT_THAT(verdicts({with(ours(20000), "gradient", "float32"), bursts}),
               HasSubstr("| products chosen in bursts | 1.00 | not measured"));
   json chunks = ours(16384 * 1.02);
-  chunks["gradient"] = "bfloat16";
   chunks["logits_workspace"] = 1024;
   EXPECT_THAT(
       verdicts({sustained, bursts, chunks}),
@@ -150,9 +205,13 @@ TEST(Verdicts, CountProductsAndAttention) {
   json row = ours(16000);
   EXPECT_THAT(verdicts({row}),
               HasSubstr("| products and attention of a step, 8192 | | 88 % | not measured |"));
+  // The classes are those of a step of 0.86 s that was issued; as it is replayed, it takes 0.85 s.
+  row["profile"] = {{"seconds", 0.86}};
   row["profile"]["classes"] = {
       {"matrix products", 0.60}, {"attention forward", 0.05}, {"attention backward", 0.10}, {"AdamW", 0.03}};
-  EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 88.2 %, reached |"));
+  EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 87.2 %, **NOT reached** |"));
+  row["profile"]["classes"]["matrix products"] = 0.61;
+  EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 88.4 %, reached |"));
 }
 
 TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
@@ -180,12 +239,29 @@ TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
 
   json small = row;
   small["hidden"] = 2048;
+  small["gradient"] = "float32";
+  row["gradient"] = "float32";
   std::ofstream(file) << row << "\n" << small << "\n";
   const std::string of_both = tables(file.string());
   for (const char* part :
        {"\n| llampi, hidden 2048 | 8192 |", "| kernels, ms of a step | 8192 | 8192, hidden 2048 |",
         "| product, alone, hidden 4096 |", "| product, alone, hidden 2048 |"})
     EXPECT_THAT(of_both, HasSubstr(part));
+}
+
+/// Tables of a file of these rows.
+std::string tables_of(const std::vector<json>& rows) {
+  const auto file = std::filesystem::temp_directory_path() / "llampi_beside_test_tables.json";
+  std::ofstream out(file);
+  for (const json& row : rows) out << row << "\n";
+  out.close();
+  return tables(file.string());
+}
+
+TEST(Tables, SayWhetherLlmqWasTakenAsDeterministic) {
+  EXPECT_THAT(tables_of({row_of(log_of({1, 1, 1000}))}), HasSubstr("\n| llmq, deterministic | 8192 |"));
+  EXPECT_THAT(tables_of({row_of(log_of({1, 1, 1000}), false)}),
+              HasSubstr("\n| llmq, not deterministic | 8192 |"));
 }
 
 }  // namespace
