@@ -7,8 +7,9 @@
 #                      [--beside FILE]... [-- OPTION...]
 #
 # FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
-# it and beside compiled PyTorch as it is to be. The most important configurations come first; what the budget (240) does
-# not cover is listed as not measured. Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1
+# it and beside compiled PyTorch as it is to be. The rows that verdicts need come first, each with PyTorch right after it, and take
+# about 400 seconds; the first of them that the budget (240) does not cover are in the table as not measured, the others are named
+# below it. Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1
 # --hidden 256 ...` tries the script out. PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER
 # (build/gpu_table), tables.md among them.
 set -euo pipefail
@@ -51,96 +52,136 @@ if command -v nvidia-smi >/dev/null; then
 fi
 trap '[[ -z $sampler ]] || kill "$sampler" 2>/dev/null || true' EXIT
 
-# say_not_measured NAME REASON...: a line in the results, of words without quotes
+# say_not_measured NAME REASON...: a line in the results, of words without quotes; whether a verdict lacks it
+verdict=true
 say_not_measured() {
-    printf '{"system":"llampi %s","not_measured":"%s"}\n' "$1" "${*:2}" >>"$results"
+    printf '{"system":"llampi %s","not_measured":"%s","verdict":%s}\n' "$1" "${*:2}" "$verdict" >>"$results"
 }
 
 # run OPTION...: one configuration of gpu_bench
 run() {
-    local seconds status=0
+    local seconds status=0 most=90
     seconds=$(left)
     if ((seconds < 15)); then
         say_not_measured "$*" "no time left"
         return
     fi
-    if ((seconds > 90)); then seconds=90; fi
+    if ((seconds > most)); then seconds=$most; fi
     echo "== gpu_bench $*" >>"$log"
     local tuning=sustained
     if [[ " $* " =~ " --tuning "([a-z]+)" " ]]; then tuning=${BASH_REMATCH[1]}; fi
     timeout -k 5 "$seconds" "${launch[@]}" "$program" "${common[@]}" --choices "$folder/products-$tuning.json" "$@" --output "$results" \
         >>"$log" 2>&1 || status=$?
     echo "gpu_bench $*: $(grep -v 'same when' "$log" | tail -n 1)" >&2
-    case $status in
-        0) ;;
-        124 | 137) say_not_measured "$*" "not done within $seconds seconds" ;;
-        *) say_not_measured "$*" "exit status $status, $(tail -n 1 "$log" | tr -d '"\134' | cut -c -200)" ;;
-    esac
+    if ((status == 124 || status == 137)); then
+        if ((seconds < most)); then say_not_measured "$*" "no time left"; else say_not_measured "$*" "not done within $seconds seconds"; fi
+    elif ((status != 0)); then
+        say_not_measured "$*" "exit status $status, $(tail -n 1 "$log" | tr -d '"\134' | cut -c -200)"
+    fi
 }
 
-# layers_at LENGTH: of the first result at this length, as PyTorch's has them
-layers_at() { grep "\"seq_len\":$1[,}]" "$results" | sed -n 's/.*"layers":\([0-9]*\).*/\1/p' | head -n 1; }
+# torch SECONDS ROWS OPTION...: PyTorch at the shapes of these rows
+torch() {
+    local seconds=$1 device=() status=0
+    printf '%s\n' "$2" >"$folder/like.jsonl"
+    if [[ " ${common[*]} " == *" --device cpu "* ]]; then device=(--device cpu); fi
+    timeout -k 5 "$seconds" "${PYTHON:-python3}" bench/torch_llama.py --like "$folder/like.jsonl" --output "$results" \
+        --budget "$seconds" "${device[@]}" "${@:3}" 2>&1 | tee -a "$log" >&2 || status=$?
+    case $status in
+        0) ;;
+        124 | 137) say_not_measured "beside PyTorch ${*:3}" "no time left" ;;
+        *) say_not_measured "beside PyTorch ${*:3}" "exit status $status, see $log" ;;
+    esac
+}
+# beside_torch: compiled PyTorch at the shape of the row before, minutes from it: a GPU's speed changes with its temperature
+beside_torch() {
+    local seconds
+    seconds=$(left)
+    if ((seconds < 60)); then # compiling takes most of them
+        say_not_measured "beside PyTorch compiled" "no time left"
+        return
+    fi
+    torch $((seconds < 120 ? seconds : 120)) "$(tail -n 1 "$results")" --modes compiled
+}
 
 read -ra lengths <<<"$lengths"
 longest=${lengths[0]}
 short=(--profile 0 --products 0)
-for length in "${lengths[@]}"; do run --seq-len "$length" --deterministic 0; done # as PyTorch, which is paired with these
-for length in "${lengths[@]}"; do run --seq-len "$length" "${short[@]}"; done
-run --seq-len "$longest" --products 1 # where a step goes as it comes
-for length in "${lengths[@]}"; do # products in FP8, of as many layers
-    ((length == longest || length == 2048)) || continue
-    profile=$((length == longest ? 1 : 0))
-    run --seq-len "$length" --layers "$(layers_at "$length")" --product fp8 --profile $profile --products $profile
-done
-small=(--hidden 2048 --ffn 8192 --heads 32 --kv-heads 8 --layers 16) # 1.24 billion parameters and an untied head
+narrow=(--gradient bfloat16) # as llmq and PyTorch have them
+small=(--hidden 2048 --ffn 8192 --heads 32 --kv-heads 8 --layers 16) # 1.24 billion parameters if the head were tied; untied 1.5 billion
 of_8b=true # else the script is tried out
 if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
-if $of_8b; then
-    for length in 4096 8192; do
-        run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"
-        run "${small[@]}" --seq-len "$length"
-    done
-fi
-variants=140 # seconds kept for what follows
-if ((budget < 400)); then variants=40; fi
-if (($(left) > variants)); then
-    torch_device=()
-    if [[ " ${common[*]} " == *" --device cpu "* ]]; then torch_device=(--device cpu); fi
-    seconds=$(($(left) - variants))
-    timeout -k 5 "$seconds" "${PYTHON:-python3}" bench/torch_llama.py --like "$results" --output "$results" \
-        --budget "$seconds" "${torch_device[@]}" 2>&1 | tee -a "$log" >&2 || say_not_measured "beside PyTorch" "no time left, or see $log"
-fi
-# Beside llmq, whose logs are given as --beside: the layers that it was measured with, and all of Llama-3-8B.
+
+# ---- what verdicts need ----
+judged=() # lengths
 for length in "${lengths[@]}"; do
-    $of_8b || continue
-    run --seq-len "$length" --layers 32 --checkpointing auto --gradient bfloat16 "${short[@]}"
+    if ((length == longest || length == 2048)); then judged+=("$length"); fi
+done
+blocks=() with_18=$of_8b
+for length in "${judged[@]}"; do
+    parts=("${short[@]}")
+    if ((length == longest)); then parts=(); fi # where a step goes
+    run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${parts[@]}"
+    beside_torch
+    layers=$(sed -n 's/.*"layers":\([0-9]*\).*/\1/p' "$results" | head -n 1)
+    if [[ -n $layers ]]; then blocks=(--layers "$layers"); fi # as many in all rows
+    if [[ $layers == 18 ]]; then with_18=false; fi            # as llmq was measured with
+    ! $with_18 || run --seq-len "$length" --layers 18 "${narrow[@]}" "${short[@]}"
+done
+if $of_8b; then
+    for length in "${lengths[@]}"; do run --seq-len "$length" --layers 32 --checkpointing auto "${narrow[@]}" "${short[@]}"; done
+    run "${small[@]}" --seq-len 4096 "${narrow[@]}" "${short[@]}"
+    beside_torch
+fi
+for length in "${judged[@]}"; do
+    profile=$((length == longest ? 1 : 0))
+    run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" --product fp8 --profile $profile --products $profile
 done
 for file in "${beside[@]}"; do
     "$program" --beside "$file" --output "$results" >>"$log" 2>&1 || say_not_measured "beside $file" "$(tail -n 1 "$log" | tr -d '"\134')"
 done
+
+# ---- the rest ----
+verdict=false
+if $of_8b; then
+    run "${small[@]}" --seq-len 8192 "${narrow[@]}"
+    beside_torch
+    run "${small[@]}" --seq-len 4096 "${narrow[@]}"
+    for length in 4096 8192; do run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"; done
+fi
+for length in "${lengths[@]}"; do run --seq-len "$length" "${blocks[@]}" --deterministic 0; done # as PyTorch, which is paired with these
+variants=140 # seconds kept for what follows
+if ((budget < 400)); then variants=40; fi
+if (($(left) > variants)); then
+    torch $(($(left) - variants)) "$(grep '"deterministic":false' "$results" || true)"
+else
+    say_not_measured "beside PyTorch" "no time left"
+fi
 for length in "${lengths[@]}"; do
-    $of_8b || continue
+    run --seq-len "$length" "${blocks[@]}" "${short[@]}"
+    [[ " ${judged[*]} " == *" $length "* ]] || run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${short[@]}"
+    $with_18 || continue
     run --seq-len "$length" --layers 18 "${short[@]}"
-    for layers in $(printf '%s\n' 18 "$(layers_at "$length")" | sort -u); do
-        run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
-        ((length == 4096)) || run --seq-len "$length" --layers "$layers" --gradient bfloat16 --product fp8 "${short[@]}"
-    done
+    product=auto
+    if [[ " ${judged[*]} " == *" $length "* ]]; then product=fp8; fi
+    run --seq-len "$length" --layers 18 "${narrow[@]}" --product $product "${short[@]}"
 done
-run --seq-len "$longest" --micro-batches 16 "${short[@]}"
-! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape
+run --seq-len "$longest" "${blocks[@]}" --micro-batches 16 "${short[@]}"
+# Qwen2.5-7B's shape, as llmq publishes it for one H100: 4 sequences without recomputation. 16 micro-batches, where llmq has 128, hide AdamW too.
+! $of_8b || run --seq-len 1024 --tokens 4096 --micro-batches 16 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 \
+    "${narrow[@]}" "${short[@]}"
 for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
-run --seq-len "$longest" --tuning off "${short[@]}"
-run --seq-len "$longest" --graph 0 "${short[@]}"
+run --seq-len "$longest" "${blocks[@]}" --tuning off "${short[@]}"
+run --seq-len "$longest" "${blocks[@]}" --graph 0 "${short[@]}"
 run --seq-len "$longest" --state float32 "${short[@]}"
-run --seq-len "$longest" --attention native "${short[@]}"
-run --seq-len "$longest" --documents 4 "${short[@]}"
-# What a run chooses by itself against what it chose before, in turns: each has its best of two.
-for length in "${lengths[@]}"; do
+run --seq-len "$longest" "${blocks[@]}" --attention native "${short[@]}"
+run --seq-len "$longest" "${blocks[@]}" --documents 4 "${short[@]}"
+# What a run chooses by itself against what it chose before, in turns.
+for length in "${judged[@]}"; do
     $of_8b || continue
-    ((length == longest || length == 2048)) || continue
     for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
         # shellcheck disable=SC2086
-        run --seq-len "$length" --layers 18 --gradient bfloat16 $choice "${short[@]}"
+        run --seq-len "$length" --layers 18 "${narrow[@]}" $choice "${short[@]}"
     done
 done
 
@@ -169,8 +210,8 @@ gpu_line() {
 
 Method: $(field kernels)$(gpu_line); $(field libraries); revision $(git rev-parse --short HEAD 2>/dev/null || echo unknown); $(date +%F).
 Blocks of Llama-3-8B (hidden 4096, ffn 14336, 32 and 8 heads, vocabulary 128256, embedding and head whole), as many as fit
-beside a headroom of 12 GiB, 32 at most; random tokens and weights; $ranks rank(s). A step is so many micro-batches of so many
-sequences, clipping and AdamW included; three steps to warm up, then 3 to 10, each timed by the host from an
+beside a headroom of 12 GiB, 18 at most; hidden 2048: the 1.24 B shape, untied head (1.5 B); random tokens and weights; $ranks
+rank(s). A step is so many micro-batches of so many sequences, clipping and AdamW included; three steps to warm up, then 3 to 10, each timed by the host from an
 idle GPU to an idle GPU; the median counts. Parameters are bfloat16, master and moments too (stochastic rounding) unless the row
 says otherwise, gradients float32, matrix products and attention bfloat16; the same bits in every run unless the row says
 otherwise. PyTorch: the same model and layers, all in bfloat16, scaled_dot_product_attention, fused AdamW, blocks and head

@@ -4,16 +4,16 @@
 
     torch_llama.py --like results.jsonl --output results.jsonl [--budget SECONDS]
 
-For every result of llampi in the file that is not deterministic (PyTorch's kernels are not either), without recomputation and with
-the state in bfloat16: a plain Llama (RMSNorm, rotary
-embedding, grouped-query attention by scaled_dot_product_attention, SwiGLU, cross-entropy) in bfloat16 with fused AdamW and
-clipping, on random tokens: with torch.compile for each block and the head, without it, and compiled with cuDNN's attention
-first. Without PyTorch or a GPU, or where the memory does not suffice, the line says so.
+For every shape of llampi's results in the file that are without recomputation and with the state in bfloat16, unless the output has
+it: a plain Llama (RMSNorm, rotary embedding, grouped-query attention by scaled_dot_product_attention, SwiGLU, cross-entropy) in
+bfloat16 with fused AdamW and clipping, on random tokens: with torch.compile for each block and the head, without it, and compiled
+with cuDNN's attention first. Without PyTorch or a GPU, or where the memory does not suffice, the line says so.
 """
 import argparse
 import contextlib
 import gc
 import json
+import os
 import sys
 import time
 
@@ -35,19 +35,22 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def shape_of(row):
+    return tuple(row.get(key) for key in ("seq_len", "hidden", "layers", "sequences", "micro_batches"))
+
+
+def rows_of(file):
+    return [json.loads(line) for line in open(file) if line.strip()] if os.path.exists(file) else []
+
+
 def cases_like(file):
     """The shapes to measure, each once, in the order of the file."""
-    cases = []
-    for line in open(file):
-        row = json.loads(line)
-        usual = {"system": "llampi", "checkpointing": "none", "state": "bfloat16", "gradient": "float32", "attention": "auto",
-                 "deterministic": False, "documents": 1}
-        if "not_measured" in row or any(row.get(key) != value for key, value in usual.items()):
-            continue
-        shape = ("seq_len", "hidden", "layers", "micro_batches")
-        if not any(all(case[key] == row[key] for key in shape) for case in cases):
-            cases.append(row)
-    return cases
+    usual = {"system": "llampi", "checkpointing": "none", "state": "bfloat16", "attention": "auto", "documents": 1}
+    cases = {}
+    for row in rows_of(file):
+        if "not_measured" not in row and all(row.get(key) == value for key, value in usual.items()):
+            cases.setdefault(shape_of(row), row)
+    return list(cases.values())
 
 
 def flops_per_token(c):
@@ -251,12 +254,15 @@ def main():
     arguments = parse_arguments()
     end = time.monotonic() + arguments.budget
     cases = cases_like(arguments.like)
+    done = {(row["system"].split()[-1], shape_of(row)) for row in rows_of(arguments.output) if row["system"].startswith("PyTorch")}
     if not cases:
         print("torch_llama.py: no result of llampi to compare with", file=sys.stderr)
     torch, why = import_torch(arguments.device)
     version = torch.__version__ if torch else ""
     for mode in arguments.modes.split(","):
         for c in cases:
+            if (mode, shape_of(c)) in done:
+                continue
             keys = ("device", "hidden", "feed_forward", "query_heads", "key_value_heads", "vocabulary", "layers", "seq_len",
                     "sequences", "micro_batches", "peak_tflops")
             row = {"system": f"PyTorch {version} {mode}".replace("  ", " "), **{key: c[key] for key in keys}}

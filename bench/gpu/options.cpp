@@ -35,7 +35,7 @@ po::options_description describe(Options& o) {
   add("heads", value(o.query_heads), "query heads");
   add("kv-heads", value(o.key_value_heads), "key/value heads");
   add("vocab", value(o.vocabulary), "");
-  add("layers", value(o.layers), "0: as many as fit, 32 at most");
+  add("layers", value(o.layers), "0: as many as fit, 18 at most");
   add("headroom-gib", value(o.headroom_gib), "GPU memory that --layers 0 leaves free");
   add("seq-len", value(o.seq_len), "");
   add("tokens", value(o.tokens), "of a micro-batch of a rank");
@@ -60,7 +60,7 @@ po::options_description describe(Options& o) {
   add("square", value(o.square), "side of the product that the limit is measured with");
   add("output", value(o.output), "file to which the result is added as a line of JSON");
   add("beside", value(o.beside),
-      "add a row of llmq's log to the output, and do nothing else; --deterministic says what it was");
+      "add a row of llmq's log to the output, and do nothing else; --deterministic 0 says that it was not");
   add("table", value(o.table), "print such a file as tables, and do nothing else");
   return all;
 }

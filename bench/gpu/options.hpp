@@ -21,7 +21,7 @@ struct Options {
   std::int64_t query_heads = 32;
   std::int64_t key_value_heads = 8;
   std::int64_t vocabulary = 128256;
-  std::int64_t layers = 0;   ///< 0: as many as fit, 32 at most
+  std::int64_t layers = 0;   ///< 0: as many as fit, 18 at most
   double headroom_gib = 12;  ///< of the device's memory that layers = 0 leaves free
 
   // A step.

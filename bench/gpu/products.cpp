@@ -59,6 +59,8 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   // The head runs in chunks, so that logits are never whole.
   const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes);
   const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
+  // CPUs compute gradients in float32 and round their sums.
+  const DType gradient = dtype == DType::float32 ? dtype : dtype_of_word(o.gradient);
   Limits limits;
   limits.products = {{"qkv", o.tokens, heads * head_dim, o.hidden, calls},
                      {"output", o.tokens, o.hidden, o.hidden, calls},
@@ -68,7 +70,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   for (auto& product : limits.products) {
     const bool is_head = product.name == "head";
     const auto writes = is_head ? chunks * o.micro_batches : o.micro_batches;
-    measure(device, noise, dtype, dtype_of_word(o.gradient), static_cast<int>(writes), product);
+    measure(device, noise, dtype, gradient, static_cast<int>(writes), product);
   }
   const Matrix a(device, &noise, dtype, o.square, o.square), b(device, &noise, dtype, o.square, o.square);
   const Matrix c(device, nullptr, dtype, o.square, o.square);

@@ -16,7 +16,7 @@
 namespace llampi::bench {
 namespace {
 
-constexpr std::int64_t kMostLayers = 32;  // then it is Llama-3-8B
+constexpr std::int64_t kMostLayers = 18;  // as llmq was measured with, on larger GPUs too
 constexpr int kWarmUp = 3;                // loading of kernels, first connections, capture
 constexpr int kFewest = 3;                // timed steps
 
@@ -188,9 +188,11 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
   std::int64_t lacking = -(machine.device().available_bytes(world.topology().local_ranks) - headroom);
   world.max(std::span(&lacking, 1));  // the least memory of all ranks
   const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, world.topology().node_of_rank, 0);
+  Options sized = options;
+  sized.gradient = "float32";  // as many layers with narrower ones, beside PyTorch, which needs more memory
   const auto needed = [&](std::int64_t layers) {
-    const auto model = make_model(options, layers);
-    const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, options), groups,
+    const auto model = make_model(sized, layers);
+    const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, sized), groups,
                                               machine.device().sizes(), world.backend());
     return compiled.arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   };

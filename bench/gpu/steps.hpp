@@ -13,7 +13,8 @@
 
 namespace llampi::bench {
 
-/// options.layers, or as many as fit into the memory of every rank's device, 32 at most. Collective.
+/// options.layers, or as many as fit into the memory of every rank's device, whatever the gradients, 18 at
+/// most. Collective.
 /// @throws UserError if none fits
 std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const Options& options);
 

@@ -80,12 +80,18 @@ double limit_of(const std::vector<json>& rows) {
   return limit;
 }
 
+/// What no verdict needs is named below the tables instead.
+bool lacked_time(const json& row) {
+  return row.value("not_measured", "") == "no time left" && !row.value("verdict", false);
+}
+
 std::string main_table(const std::vector<json>& rows) {
   const double limit = limit_of(rows);
   std::string text = head_of({"system", "sequence", "micro-batches", "layers", "tokens/s per GPU", "TFLOP/s",
                               "MFU", "of the product limit", "step, ms (least to most)", "memory, GB"},
                              1);
   for (const auto& row : rows) {
+    if (lacked_time(row)) continue;
     std::vector<std::string> cells = {name_of(row)};
     for (const char* key : {"seq_len", "micro_batches", "layers"})
       cells.push_back(row.contains(key) ? row[key].dump() : "");
@@ -216,11 +222,21 @@ std::string product_table(const std::vector<json>& rows) {
   return text;
 }
 
+std::string note_of_time(const std::vector<json>& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) {
+    if (!lacked_time(row)) continue;
+    names.push_back(name_of(row));
+    if (row.contains("seq_len")) names.back() += fmt::format(" at {}", row["seq_len"].get<std::int64_t>());
+  }
+  return names.empty() ? "" : fmt::format("\nNo time was left for: {}.\n", fmt::join(names, "; "));
+}
+
 }  // namespace
 
 std::string tables(const std::string& file) {
   const auto rows = read_lines(file);
-  return main_table(rows) + verdicts(rows) + class_table(rows) + product_table(rows);
+  return main_table(rows) + verdicts(rows) + class_table(rows) + product_table(rows) + note_of_time(rows);
 }
 
 }  // namespace llampi::bench

@@ -16,7 +16,9 @@ namespace {
 
 using namespace bench;
 using nlohmann::json;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// As llmq writes it, with steps of so many milliseconds.
 std::string log_of(const std::vector<int>& milliseconds, const std::string& without = "") {
@@ -262,6 +264,21 @@ TEST(Tables, SayWhetherLlmqWasTakenAsDeterministic) {
   EXPECT_THAT(tables_of({row_of(log_of({1, 1, 1000}))}), HasSubstr("\n| llmq, deterministic | 8192 |"));
   EXPECT_THAT(tables_of({row_of(log_of({1, 1, 1000}), false)}),
               HasSubstr("\n| llmq, not deterministic | 8192 |"));
+}
+
+TEST(Tables, NameLastWhatLackedTimeAndNoVerdictNeeds) {
+  const json needed = {
+      {"system", "llampi --seq-len 8192"}, {"not_measured", "no time left"}, {"verdict", true}};
+  const json variant = {{"system", "llampi --graph 0"}, {"not_measured", "no time left"}, {"verdict", false}};
+  const json torch = {{"system", "PyTorch 2.11 eager"}, {"seq_len", 4096}, {"not_measured", "no time left"}};
+  const json failed = {
+      {"system", "llampi --state float32"}, {"not_measured", "exit status 1"}, {"verdict", false}};
+  const std::string text = tables_of({needed, variant, torch, failed});
+  EXPECT_THAT(text, HasSubstr("\n| llampi --seq-len 8192 |  |  |  | not measured: no time left |"));
+  EXPECT_THAT(text, HasSubstr("\n| llampi --state float32 |  |  |  | not measured: exit status 1 |"));
+  EXPECT_THAT(text, EndsWith("\nNo time was left for: llampi --graph 0; PyTorch 2.11 eager at 4096.\n"));
+  EXPECT_THAT(text, Not(HasSubstr("| llampi --graph 0 |")));
+  EXPECT_THAT(tables_of({needed}), Not(HasSubstr("No time was left for")));
 }
 
 }  // namespace

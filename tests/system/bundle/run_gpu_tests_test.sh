@@ -172,15 +172,24 @@ program "$tree/tests/gpu/several_ranks.sh" '[[ $PARTS != families ]] || { echo "
 ARCHIVE=$folder/results.tar.gz run 1 runs bench
 expect "runs_families +FAIL .*do not agree"
 expect "runs_adapters +pass"
-expect "gpu_bench +FAIL .*1 of 2 configurations measured, 1 failed, 0 without time"
+expect "gpu_bench +FAIL .*1 of 2 configurations measured, 1 failed, 0 that verdicts need and 0 others without time"
 tar -tzf "$folder/results.tar.gz" >"$folder/names"
 grep -q '^out/runs_tree.log$' "$folder/names"
 [[ $(grep -c '\.h5$' "$folder/names") == 0 ]]
 
-program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
-    printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"no time left\"}" >"$OUT/gpu_table/results.jsonl"'
-run 1 bench
-expect "gpu_bench +FAIL .*1 of 2 configurations measured, 0 failed, 1 without time"
+# What lacked time has failed if a verdict needs it.
+for needed in false true; do
+    program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
+        printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"no time left\",\"verdict\":'$needed'}" \
+            "{\"system\":\"llampi longer\",\"not_measured\":\"no time left\",\"verdict\":false}" >"$OUT/gpu_table/results.jsonl"'
+    if $needed; then
+        run 1 bench
+        expect "gpu_bench +FAIL .*1 of 3 configurations measured, 0 failed, 1 that verdicts need and 1 others without time"
+    else
+        run 0 bench
+        expect "gpu_bench +pass .*1 of 3 configurations measured, 0 failed, 0 that verdicts need and 2 others without time"
+    fi
+done
 rm "$build/gpu_bench"
 run 1 bench
 expect "gpu_bench +FAIL .*there is no"
