@@ -8,14 +8,13 @@
 #
 # FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
 # it and beside compiled PyTorch as it is to be. The rows that verdicts need come first, each with PyTorch right after it, and take
-# about 400 seconds; the first of them that the budget (240) does not cover are in the table as not measured, the others are named
-# below it. Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1
-# --hidden 256 ...` tries the script out. PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER
-# (build/gpu_table), tables.md among them.
+# about 400 seconds; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
+# Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1 --hidden 256 ...` tries the script out.
+# PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER (build/gpu_table), tables.md among them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-beside=() budget=240 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
+beside=() budget=480 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
 while (($#)); do
     case $1 in
         --budget) budget=$2; shift 2 ;;
