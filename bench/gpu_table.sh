@@ -4,17 +4,18 @@
 # Markdown with the method:
 #
 #   bench/gpu_table.sh [--budget SECONDS] [--lengths "N..."] [--ranks N] [--program build/gpu_bench] [--folder FOLDER]
-#                      [--beside FILE]... [-- OPTION...]
+#                      [--beside FILE]... [--only choices] [-- OPTION...]
 #
 # FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
 # it and beside compiled PyTorch as it is to be. The rows that verdicts need come first, each with PyTorch right after it, and take
 # about 400 seconds; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
+# `--only choices` measures what a run chooses by itself against what it chose before, three times in turns: about 4 minutes.
 # Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1 --hidden 256 ...` tries the script out.
 # PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER (build/gpu_table), tables.md among them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-beside=() budget=480 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
+beside=() only='' budget=480 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
 while (($#)); do
     case $1 in
         --budget) budget=$2; shift 2 ;;
@@ -23,6 +24,11 @@ while (($#)); do
         --program) program=$2; shift 2 ;;
         --folder) folder=$2; shift 2 ;;
         --beside) beside+=("$2"); shift 2 ;;
+        --only)
+            only=$2
+            if [[ $only != choices ]]; then echo "gpu_table.sh: --only is choices, not $only" >&2; exit 2; fi
+            shift 2
+            ;;
         --) shift; break ;;
         *) echo "gpu_table.sh: unknown option $1; the head of the script says how to use it" >&2; exit 2 ;;
     esac
@@ -111,78 +117,96 @@ small=(--hidden 2048 --ffn 8192 --heads 32 --kv-heads 8 --layers 16) # 1.24 bill
 of_8b=true # else the script is tried out
 if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
 
-# ---- what verdicts need ----
 judged=() # lengths
 for length in "${lengths[@]}"; do
     if ((length == longest || length == 2048)); then judged+=("$length"); fi
 done
+
+# compare_choices TIMES: what a run chooses by itself against what it chose before, in turns
+compare_choices() {
+    local length choice i
+    for length in "${judged[@]}"; do
+        for ((i = 0; i < $1; ++i)); do
+            for choice in "" "--tuning bursts" "--logits-workspace 1024"; do
+                # shellcheck disable=SC2086
+                run --seq-len "$length" --layers 18 "${narrow[@]}" $choice "${short[@]}"
+            done
+        done
+    done
+}
+
+# ---- what verdicts need ----
 blocks=() with_18=$of_8b
-for length in "${judged[@]}"; do
-    parts=("${short[@]}")
-    if ((length == longest)); then parts=(); fi # where a step goes
-    run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${parts[@]}"
-    beside_torch
-    layers=$(sed -n 's/.*"layers":\([0-9]*\).*/\1/p' "$results" | head -n 1)
-    if [[ -n $layers ]]; then blocks=(--layers "$layers"); fi # as many in all rows
-    if [[ $layers == 18 ]]; then with_18=false; fi            # as llmq was measured with
-    ! $with_18 || run --seq-len "$length" --layers 18 "${narrow[@]}" "${short[@]}"
-done
-if $of_8b; then
-    for length in "${lengths[@]}"; do run --seq-len "$length" --layers 32 --checkpointing auto "${narrow[@]}" "${short[@]}"; done
-    run "${small[@]}" --seq-len 4096 "${narrow[@]}" "${short[@]}"
-    beside_torch
-fi
-for length in "${judged[@]}"; do
-    profile=$((length == longest ? 1 : 0))
-    run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" --product fp8 --profile $profile --products $profile
-done
-for file in "${beside[@]}"; do
-    "$program" --beside "$file" --output "$results" >>"$log" 2>&1 || say_not_measured "beside $file" "$(tail -n 1 "$log" | tr -d '"\134')"
-done
+measure_what_verdicts_need() {
+    for length in "${judged[@]}"; do
+        parts=("${short[@]}")
+        if ((length == longest)); then parts=(); fi # where a step goes
+        run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${parts[@]}"
+        beside_torch
+        layers=$(sed -n 's/.*"layers":\([0-9]*\).*/\1/p' "$results" | head -n 1)
+        if [[ -n $layers ]]; then blocks=(--layers "$layers"); fi # as many in all rows
+        if [[ $layers == 18 ]]; then with_18=false; fi            # as llmq was measured with
+        ! $with_18 || run --seq-len "$length" --layers 18 "${narrow[@]}" "${short[@]}"
+    done
+    if $of_8b; then
+        for length in "${lengths[@]}"; do run --seq-len "$length" --layers 32 --checkpointing auto "${narrow[@]}" "${short[@]}"; done
+        run "${small[@]}" --seq-len 4096 "${narrow[@]}" "${short[@]}"
+        beside_torch
+    fi
+    for length in "${judged[@]}"; do
+        profile=$((length == longest ? 1 : 0))
+        run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" --product fp8 --profile $profile --products $profile
+    done
+    for file in "${beside[@]}"; do
+        "$program" --beside "$file" --output "$results" >>"$log" 2>&1 || say_not_measured "beside $file" "$(tail -n 1 "$log" | tr -d '"\134')"
+    done
+}
 
 # ---- the rest ----
-verdict=false
-if $of_8b; then
-    run "${small[@]}" --seq-len 8192 "${narrow[@]}"
-    beside_torch
-    run "${small[@]}" --seq-len 4096 "${narrow[@]}"
-    for length in 4096 8192; do run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"; done
-fi
-for length in "${lengths[@]}"; do run --seq-len "$length" "${blocks[@]}" --deterministic 0; done # as PyTorch, which is paired with these
-variants=140 # seconds kept for what follows
-if ((budget < 400)); then variants=40; fi
-if (($(left) > variants)); then
-    torch $(($(left) - variants)) "$(grep '"deterministic":false' "$results" || true)"
-else
-    say_not_measured "beside PyTorch" "no time left"
-fi
-for length in "${lengths[@]}"; do
-    run --seq-len "$length" "${blocks[@]}" "${short[@]}"
-    [[ " ${judged[*]} " == *" $length "* ]] || run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${short[@]}"
-    $with_18 || continue
-    run --seq-len "$length" --layers 18 "${short[@]}"
-    product=auto
-    if [[ " ${judged[*]} " == *" $length "* ]]; then product=fp8; fi
-    run --seq-len "$length" --layers 18 "${narrow[@]}" --product $product "${short[@]}"
-done
-run --seq-len "$longest" "${blocks[@]}" --micro-batches 16 "${short[@]}"
-# Qwen2.5-7B's shape, as llmq publishes it for one H100: 4 sequences without recomputation. 16 micro-batches, where llmq has 128, hide AdamW too.
-! $of_8b || run --seq-len 1024 --tokens 4096 --micro-batches 16 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 \
-    "${narrow[@]}" "${short[@]}"
-for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
-run --seq-len "$longest" "${blocks[@]}" --tuning off "${short[@]}"
-run --seq-len "$longest" "${blocks[@]}" --graph 0 "${short[@]}"
-run --seq-len "$longest" --state float32 "${short[@]}"
-run --seq-len "$longest" "${blocks[@]}" --attention native "${short[@]}"
-run --seq-len "$longest" "${blocks[@]}" --documents 4 "${short[@]}"
-# What a run chooses by itself against what it chose before, in turns.
-for length in "${judged[@]}"; do
-    $of_8b || continue
-    for choice in "--tuning bursts" "--logits-workspace 1024" "" "--tuning bursts" "--logits-workspace 1024"; do
-        # shellcheck disable=SC2086
-        run --seq-len "$length" --layers 18 "${narrow[@]}" $choice "${short[@]}"
+measure_the_rest() {
+    if $of_8b; then
+        run "${small[@]}" --seq-len 8192 "${narrow[@]}"
+        beside_torch
+        run "${small[@]}" --seq-len 4096 "${narrow[@]}"
+        for length in 4096 8192; do run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"; done
+    fi
+    for length in "${lengths[@]}"; do run --seq-len "$length" "${blocks[@]}" --deterministic 0; done # as PyTorch, which is paired with these
+    variants=140 # seconds kept for what follows
+    if ((budget < 400)); then variants=40; fi
+    if (($(left) > variants)); then
+        torch $(($(left) - variants)) "$(grep '"deterministic":false' "$results" || true)"
+    else
+        say_not_measured "beside PyTorch" "no time left"
+    fi
+    for length in "${lengths[@]}"; do
+        run --seq-len "$length" "${blocks[@]}" "${short[@]}"
+        [[ " ${judged[*]} " == *" $length "* ]] || run --seq-len "$length" "${blocks[@]}" "${narrow[@]}" "${short[@]}"
+        $with_18 || continue
+        run --seq-len "$length" --layers 18 "${short[@]}"
+        product=auto
+        if [[ " ${judged[*]} " == *" $length "* ]]; then product=fp8; fi
+        run --seq-len "$length" --layers 18 "${narrow[@]}" --product $product "${short[@]}"
     done
-done
+    run --seq-len "$longest" "${blocks[@]}" --micro-batches 16 "${short[@]}"
+    # Qwen2.5-7B's shape, as llmq publishes it for one H100: 4 sequences without recomputation. 16 micro-batches, where llmq has 128, hide AdamW too.
+    ! $of_8b || run --seq-len 1024 --tokens 4096 --micro-batches 16 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 \
+        "${narrow[@]}" "${short[@]}"
+    for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
+    run --seq-len "$longest" "${blocks[@]}" --tuning off "${short[@]}"
+    run --seq-len "$longest" "${blocks[@]}" --graph 0 "${short[@]}"
+    run --seq-len "$longest" --state float32 "${short[@]}"
+    run --seq-len "$longest" "${blocks[@]}" --attention native "${short[@]}"
+    run --seq-len "$longest" "${blocks[@]}" --documents 4 "${short[@]}"
+    ! $of_8b || compare_choices 2
+}
+
+if [[ $only == choices ]]; then
+    compare_choices 3
+else
+    measure_what_verdicts_need
+    verdict=false
+    measure_the_rest
+fi
 
 # ---- the tables and how they came about ----
 

@@ -16,6 +16,7 @@
 #   memcheck=120    test_gpu under compute-sanitizer, skipped where that is not found
 #   racecheck=90    likewise; shared memory, without the tests of attention
 #   bench=480       bench/gpu_table.sh: gpu_bench, and PyTorch beside it where python3 has it
+#   choices=280     only if it is named: what a run chooses by itself against what it chose before (gpu_table.sh --only choices)
 #   keys=580        where several GPUs are visible: bench/several_gpus.sh, with a verdict on each key of communication
 #
 #   OUT=FOLDER      where the logs go; default: gpu-results
@@ -37,12 +38,12 @@ mkdir -p "$out" || exit 2
 
 steps=(program tests ranks runs memcheck racecheck bench)
 if (($(nvidia-smi -L 2>/dev/null | grep -c "^GPU") > 1)); then steps+=(keys); fi
-declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=500 [memcheck]=120 [racecheck]=90 [bench]=480 [keys]=580)
+declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=500 [memcheck]=120 [racecheck]=90 [bench]=480 [choices]=280 [keys]=580)
 chosen=()
 for argument in "$@"; do
     step=${argument%%=*}
     if [[ -z ${budget[$step]:-} || ! ${argument#"$step"} =~ ^(=[1-9][0-9]*)?$ ]]; then
-        echo "run-gpu-tests: $argument is no STEP[=SECONDS]; steps: ${steps[*]}" >&2
+        echo "run-gpu-tests: $argument is no STEP[=SECONDS]; steps: ${steps[*]} choices" >&2
         exit 2
     fi
     if [[ $argument == *=* ]]; then budget[$step]=${argument#*=}; fi
@@ -249,7 +250,7 @@ measured() { # of llampi's configurations; gpu_table.sh notes those that fail an
     echo "$good of $(wc -l <<<"$rows") configurations measured, $failed failed, $missing that verdicts need and $late others without time"
     [[ -n $rows ]] && ((failed + missing == 0))
 }
-step_bench() {
+step_bench() { # OPTION...: of gpu_table.sh
     if [[ ! -x $build/gpu_bench ]]; then
         record gpu_bench FAIL 0 "there is no $build/gpu_bench"
         return
@@ -259,9 +260,10 @@ step_bench() {
         "${PYTHON:-python3}" >"$out/python"
     chmod +x "$out/python"
     run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
-        "${beside[@]}" --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
+        "${beside[@]}" --folder "$out/gpu_table" --budget $(($(seconds_left) - 10)) "$@"
     if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
 }
+step_choices() { step_bench --only choices; }
 
 verdicts() { # of the keys; a run without any of them must have worked, or the script had failed
     echo "$(grep -c ': GAINS, ' "$1") keys gain, $(grep -c ': loses, ' "$1") lose, $(grep -c ' FAILED ' "$1") failed"

@@ -275,7 +275,8 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
   Fp8Limits limits;
   // None of them was in the steps, where products are chosen.
   device::Tuning* const tuning = device.tuning();
-  if (tuning != nullptr) tuning->measure(timing_of_word(options.tuning));
+  if (tuning != nullptr && timing_of_word(options.tuning) != device::Timing::off)
+    tuning->measure(device::Timing::bursts);  // of up to 40: sustained load would take a minute
   for (const ProductTime& product : products) {
     if (product.rows % 16 != 0 || product.in % 16 != 0 || product.out % 16 != 0) continue;
     const auto add = [&](bool blocks) {

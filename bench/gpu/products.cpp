@@ -56,7 +56,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
 
   const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
   const std::int64_t calls = layers * o.micro_batches;
-  // The head runs in chunks, so that logits are never whole.
+  // The head runs in chunks, or in one where the logits have room.
   const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes);
   const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
   // CPUs compute gradients in float32 and round their sums.

@@ -190,14 +190,19 @@ TEST(Verdicts, CompareWhatARunChooses) {
   sustained["tuning"] = "sustained";
   bursts["tuning"] = "bursts";
   EXPECT_THAT(verdicts({sustained, bursts}),
-              HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, reached |"));
+              HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, gains |"));
+  EXPECT_THAT(verdicts({with(sustained, "tokens_per_second", 16384 * 1.003), bursts}),
+              HasSubstr("| products chosen in bursts | 1.00 | 1.003, no difference within 0.5 % |"));
   EXPECT_THAT(verdicts({with(ours(20000), "gradient", "float32"), bursts}),
               HasSubstr("| products chosen in bursts | 1.00 | not measured"));
   json chunks = ours(16384 * 1.02);
   chunks["logits_workspace"] = 1024;
-  EXPECT_THAT(
-      verdicts({sustained, bursts, chunks}),
-      HasSubstr("| layers of 8B, 8192 | logits in chunks of 1 GiB | 1.00 | 0.990, **NOT reached** |"));
+  EXPECT_THAT(verdicts({sustained, bursts, chunks}),
+              HasSubstr("| logits in chunks of 1 GiB | 1.00 | not measured: no row of"))
+      << "the other row has them in chunks, too";
+  sustained["logits_workspace_bytes"] = std::int64_t{2} << 30;
+  EXPECT_THAT(verdicts({sustained, bursts, chunks}),
+              HasSubstr("| layers of 8B, 8192 | logits in chunks of 1 GiB | 1.00 | 0.990, **loses** |"));
   EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000})), bursts}),
               HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"))
       << "no run chooses in bursts";

@@ -95,11 +95,14 @@ PyTorch all: 2048x16x4096 2048x16x8192 4096x17x8192 4096x17x4096 4096x17x2048
 --seq-len 8192 --layers 17 --attention native $short
 --seq-len 8192 --layers 17 --documents 4 $short
 TEXT
-for length in 8192 2048; do
-    for choice in '--tuning bursts ' '--logits-workspace 1024 ' '' '--tuning bursts ' '--logits-workspace 1024 '; do
-        echo "--seq-len $length --layers 18 $narrow $choice$short"
+choices() { # TIMES: in turns
+    for length in 8192 2048; do
+        for ((i = 0; i < $1; ++i)); do
+            for choice in '' '--tuning bursts ' '--logits-workspace 1024 '; do echo "--seq-len $length --layers 18 $narrow $choice$short"; done
+        done
     done
-done >>"$folder/rest"
+}
+choices 2 >>"$folder/rest"
 table --budget 480 --beside "$folder/llmq.json"
 {
     cat "$folder/needed"
@@ -110,9 +113,14 @@ diff "$folder/expected" "$folder/calls" || fail "these are other calls (>) than 
 ! grep -q not_measured "$folder/tables/results.jsonl" || fail "something was not measured: $(grep not_measured "$folder/tables/results.jsonl")"
 mv "$folder/calls" "$folder/all"
 
-# Where as many layers fit as llmq was measured with, they are not measured twice: once for verdicts, and once among the choices.
+# Where as many layers fit as llmq was measured with, they are not measured twice: once for verdicts, and twice among the choices.
 LAYERS=18 table --budget 480
-[[ $(grep -cxF -e "--seq-len 8192 $narrow" -e "--seq-len 8192 --layers 18 $narrow $short" "$folder/calls") == 2 ]] || fail "18 layers twice: $(cat "$folder/calls")"
+[[ $(grep -cxF -e "--seq-len 8192 $narrow" -e "--seq-len 8192 --layers 18 $narrow $short" "$folder/calls") == 3 ]] || fail "18 layers twice: $(cat "$folder/calls")"
+
+# These alone.
+choices 3 >"$folder/expected"
+table --budget 480 --only choices
+diff "$folder/expected" "$folder/calls" || fail "these are other calls (>) of the choices than expected (<)"
 
 # Each fits on an H100. Where the number of layers is left to gpu_bench, it takes as many as fit.
 shapes() {

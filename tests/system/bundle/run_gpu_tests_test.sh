@@ -27,7 +27,7 @@ all_good() {
     program "$build/tests/gpu/test_ranks" "$good_test"
     program "$build/gpu_bench" ''
     program "$tree/bench/gpu_table.sh" '
-        beside=; while (($#)); do case $1 in --folder) folder=$2 ;; --beside) beside+=" and $2" ;; esac; shift; done; mkdir -p "$folder"
+        beside=; while (($#)); do case $1 in --folder) folder=$2 ;; --beside) beside+=" and $2" ;; --only) beside+=" of $2" ;; esac; shift; done; mkdir -p "$folder"
         echo "{\"system\":\"llampi\"}" >"$folder/results.jsonl"; echo "| a table$beside |" >"$folder/tables.md"'
     program "$tree/tests/gpu/several_ranks.sh" 'echo "== all agree"'
     program "$folder/bin/compute-sanitizer" '
@@ -164,6 +164,8 @@ expect "racecheck +FAIL .*1 hazard"
 all_good
 (cd "$folder" && LLMQ_LOG="one.json two.json" run 0 bench)
 expect "\\| a table and $(realpath "$folder")/one.json and $(realpath "$folder")/two.json \\|"
+run 0 choices
+expect "\\| a table of choices \\|"
 
 program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
     printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'
