@@ -201,6 +201,7 @@ measure_the_rest() {
 }
 
 if [[ $only == choices ]]; then
+    $of_8b || { echo "gpu_table.sh: choices are compared with blocks of 8B only" >&2; exit 2; }
     compare_choices 3
 else
     measure_what_verdicts_need

@@ -242,7 +242,7 @@ step_racecheck() { sanitize racecheck 'GpuOperations.*:GpuUpdate.Norm*-*Attentio
 
 measured() { # of llampi's configurations; gpu_table.sh notes those that fail and goes on. Not all must have had time
     local rows good failed late missing
-    rows=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl")
+    rows=$(grep '"system":"llampi' "$out/$table_folder/results.jsonl")
     good=$(grep -v -c '"not_measured"' <<<"$rows")
     failed=$(grep '"not_measured"' <<<"$rows" | grep -v -c '"not_measured":"no time left')
     late=$(grep '"not_measured":"no time left' <<<"$rows" | grep -v -c '"verdict":true')
@@ -250,20 +250,23 @@ measured() { # of llampi's configurations; gpu_table.sh notes those that fail an
     echo "$good of $(wc -l <<<"$rows") configurations measured, $failed failed, $missing that verdicts need and $late others without time"
     [[ -n $rows ]] && ((failed + missing == 0))
 }
-step_bench() { # OPTION...: of gpu_table.sh
+tables() { # name of the result, folder, OPTION...: of gpu_table.sh
+    local name=$1 table_folder=$2
+    shift 2
     if [[ ! -x $build/gpu_bench ]]; then
-        record gpu_bench FAIL 0 "there is no $build/gpu_bench"
+        record "$name" FAIL 0 "there is no $build/gpu_bench"
         return
     fi
     # PyTorch with the libraries that it brings, not with those that were found for llampi.
     printf '#!/usr/bin/env bash\nexport LD_LIBRARY_PATH=%q\nexec %q "$@"\n' "${TORCH_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}" \
         "${PYTHON:-python3}" >"$out/python"
     chmod +x "$out/python"
-    run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
-        "${beside[@]}" --folder "$out/gpu_table" --budget $(($(seconds_left) - 10)) "$@"
-    if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
+    run "$name" measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
+        "${beside[@]}" --folder "$out/$table_folder" --budget $(($(seconds_left) - 10)) "$@"
+    if [[ -e $out/$table_folder/tables.md ]]; then cat "$out/$table_folder/tables.md"; fi
 }
-step_choices() { step_bench --only choices; }
+step_bench() { tables gpu_bench gpu_table; }
+step_choices() { tables gpu_bench_choices gpu_table_choices --only choices; }
 
 verdicts() { # of the keys; a run without any of them must have worked, or the script had failed
     echo "$(grep -c ': GAINS, ' "$1") keys gain, $(grep -c ': loses, ' "$1") lose, $(grep -c ' FAILED ' "$1") failed"

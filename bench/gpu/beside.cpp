@@ -111,7 +111,7 @@ std::vector<Claim> claims() {
   }
   for (const std::int64_t length : {4096, 8192}) {
     add(
-        fmt::format("1.24 billion, {}", length), "PyTorch compiled", 1.08,
+        fmt::format("1.24 B shape, {}", length), "PyTorch compiled", 1.08,
         [length](const json& row) { return is_1b(row) && is_step(row, length); }, false);
   }
   for (const std::int64_t length : {8192, 2048}) {
@@ -275,7 +275,8 @@ std::string verdicts(const std::vector<json>& rows) {
     } else if (others.empty()) {
       was += claim.other;
     } else {
-      was += "llampi with as many layers and sequences on that GPU";
+      was += claim.is_choice ? "llampi as a run chooses"
+                             : "llampi with as many layers and sequences on that GPU";
     }
     text += fmt::format("| {} | {} | {:.2f} | {} |\n", claim.what, claim.other, claim.ratio, was);
   }

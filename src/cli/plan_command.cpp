@@ -255,12 +255,18 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   return times;
 }
 
-/// Whether deterministic attention would be cuDNN's, if memory were left for it.
-bool lacks_workspace(const train::Config& config, const train::RunShape& shape,
+/// Whether deterministic attention of whole sequences would be cuDNN's, if memory were left for it.
+bool lacks_workspace(const train::Config& config, const train::RunShape& shape, const train::CompiledRun& run,
                      const plan::PlanReport& report) {
-  return report.on_gpu() && report.knows_memory() && shape.gpu_major < device::kFirstGpuWithoutDp &&
-         config.run.deterministic && config.run.attention != device::GpuAttention::native &&
-         report.precision.compute != DType::float32 && report.attention_workspace == 0;
+  const bool needs = report.on_gpu() && report.knows_memory() &&
+                     shape.gpu_major < device::kFirstGpuWithoutDp && config.run.deterministic &&
+                     config.run.attention != device::GpuAttention::native &&
+                     report.precision.compute != DType::float32;
+  const auto lacks = [&](const model::LayerSpec& spec) {
+    return spec.attention && device::attention_pieces(*spec.attention, 1, report.batch.seq_len,
+                                                      report.attention_workspace) == 0;
+  };
+  return needs && std::ranges::any_of(run.compiled.specs, lacks);
 }
 
 /// What to do with the keys that were found.
@@ -325,7 +331,7 @@ int plan_command(const Arguments& arguments) {
   }
   const train::CompiledRun run = train::compile_run(config, request.shape);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
-  report.attention_lacks_workspace = lacks_workspace(config, request.shape, report);
+  report.attention_lacks_workspace = lacks_workspace(config, request.shape, run, report);
   const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
   warn_of_other_device(request.machine, figures, machine.device, log);
   if (figures) {

@@ -56,20 +56,44 @@ std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) 
   return levels;
 }
 
-BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+namespace {
+
+struct CompiledLevel {
+  BlockCheckpointing level;
+  CompiledModel compiled;
+  bool fits = false;
+};
+
+/// The first of checkpointing_levels() with which it fits; the last where none does.
+CompiledLevel fitting_level(const FitQuestion& question) {
+  // More micro-batches take little more memory, but a long time to compile.
+  constexpr int kEnoughMicroBatches = 4;
   const auto levels = checkpointing_levels(question.model);
+  EngineOptions few = question.options;
+  if (few.sum_order == SumOrder::any) few.micro_batches = std::min(few.micro_batches, kEnoughMicroBatches);
   std::size_t fewest = 0, enough = levels.size() - 1;
   while (fewest < enough) {
     const std::size_t middle = (fewest + enough) / 2;
-    EngineOptions options = question.options;
-    options.checkpointing = levels[middle];
-    if (question.fits_with(options)) {
+    few.checkpointing = levels[middle];
+    if (question.fits_with(few)) {
       enough = middle;
     } else {
       fewest = middle + 1;
     }
   }
-  return levels[enough];
+  EngineOptions options = question.options;
+  for (;; ++enough) {
+    options.checkpointing = levels[enough];
+    CompiledModel compiled = question.compile(options);
+    const bool fits = question.fits(compiled.arena_bytes, question.groups);
+    if (fits || enough + 1 == levels.size()) return {levels[enough], std::move(compiled), fits};
+  }
+}
+
+}  // namespace
+
+BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+  return fitting_level(question).level;
 }
 
 double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer,
@@ -114,7 +138,6 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
     if (!action.selective) {
       sum.recomputed += forward_operations(model, compiled, action.layer, tokens);
       sum.attention += attention_operations(spec, options.batch);
-      continue;
     }
     for (const auto& saved : spec.saved) {
       // Written, and at least as much is read for it.
@@ -151,10 +174,9 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
   FitQuestion with = {question.model, options,          question.groups,
                       question.sizes, question.backend, question.fits};
   const auto kept = [&] {
-    options.checkpointing = fitting_checkpointing(with);
-    const CompiledModel compiled = question.compile(options);
-    return KeptActivations{options.checkpointing, options.offload.residuals,
-                           question.fits(compiled.arena_bytes, question.groups),
+    const auto [level, compiled, fits] = fitting_level(with);
+    options.checkpointing = level;
+    return KeptActivations{level, options.offload.residuals, fits,
                            added_operations(question.model, options, compiled).total()};
   };
   const KeptActivations as_given = kept();
@@ -208,13 +230,17 @@ struct DpRoom {
   double added;
 };
 
-/// The smallest room for each time that attention may take; the fastest first.
+/// The smallest room for each time that attention may take, without those with which a smaller one is faster; the fastest and
+/// largest first.
 std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question, std::int64_t most) {
   const CompiledModel compiled = question.compile(options);
   std::map<double, std::int64_t> room_of_time;
   for (const std::int64_t room : rooms_for_dp(most)) {
     options.batch.dp_room = room;
-    room_of_time[operations_of_pieces(options, compiled)] = room;
+    const double time = operations_of_pieces(options, compiled);
+    room_of_time.erase(room_of_time.lower_bound(time),
+                       room_of_time.end());  // many pieces can be slower than none
+    room_of_time[time] = room;
   }
   std::vector<DpRoom> rooms;
   for (const auto& [time, room] : room_of_time) rooms.push_back({room, time});

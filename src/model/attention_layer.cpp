@@ -23,7 +23,7 @@ class AttentionLayer final : public Layer {
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
     const bool transforms = sizes_.qkv_bias || sizes_.qk_norms;
     const auto backward_bytes = std::max(
-        {sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
+        {attention_backward_bytes(sizes, shape_, batch, compute),
          sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute),
          transforms ? sizes.qkv_transform_backward_workspace(shape_, tokens, compute) : std::int64_t{0}});
     LayerSpec spec;

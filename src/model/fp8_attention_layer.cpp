@@ -33,9 +33,8 @@ class Fp8AttentionLayer final : public Layer {
     const auto product_bytes = std::max(Fp8Products::workspace(sizes, tokens, hidden, qkv),
                                         Fp8Products::workspace(sizes, tokens, heads, hidden));
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
-    const auto backward_bytes =
-        std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
-                 sizes.rms_norm_backward_workspace(tokens, hidden, compute));
+    const auto backward_bytes = std::max(attention_backward_bytes(sizes, shape_, batch, compute),
+                                         sizes.rms_norm_backward_workspace(tokens, hidden, compute));
     LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);

@@ -79,6 +79,21 @@ inline device::op::QkvTransformGradients qkv_transform_gradients(const LayerCont
   return {};
 }
 
+/// Of the backward pass, be it of whole sequences or, if there may be any, of shorter documents.
+inline std::int64_t attention_backward_bytes(const device::OperationSizes& sizes,
+                                             const device::AttentionShape& shape, const BatchShape& batch,
+                                             DType compute) {
+  const std::int64_t longest = batch.positions();
+  const auto bytes_of = [&](std::int64_t max_seqlen) {
+    return sizes.attention_backward_workspace(shape, batch.tokens(), max_seqlen, compute, batch.dp_room);
+  };
+  std::int64_t bytes = bytes_of(longest);
+  using Classes = device::LengthClasses;
+  for (int c = 0; batch.documents && batch.dp_room > 0 && Classes::longest(c) < longest; ++c)
+    bytes = std::max(bytes, bytes_of(Classes::longest(c)));
+  return bytes;
+}
+
 /// What attention keeps for its backward pass.
 struct AttentionTensors {
   Tensor qkv, heads, log_sum_exp;

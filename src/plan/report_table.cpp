@@ -306,7 +306,7 @@ std::string describe_choices(const PlanReport& r) {
   }
   if (r.attention_lacks_workspace)
     text +=
-        "deterministic attention: no memory is left for its workspace (run.attention_workspace), so slower kernels compute it\n";
+        "deterministic attention of whole sequences: not enough memory is left for its workspace (run.attention_workspace), so slower kernels compute it\n";
   if (r.attention_workspace > 0) {
     text += fmt::format(
         "deterministic attention may use up to {} of workspace (run.attention_workspace); what it uses is in \"other\" below\n",

@@ -104,8 +104,8 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     const auto options_of = [&](const Config& some) {
       return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
     };
-    // On other GPUs more recomputation or less room may do, which changes no bits; other chunks of logits do, and
-    // another micro-batch.
+    // On other GPUs more recomputation or less room may do. The one changes no bits, the other none while cuDNN's kernels have
+    // room for a key/value head; other chunks of logits do, and another micro-batch.
     const Config before = as_decided_before(config, run.text, world.size());
     Config with_micro_batch = config;
     with_micro_batch.train.micro_batch = before.train.micro_batch;

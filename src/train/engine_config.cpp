@@ -185,6 +185,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
   const bool has_room = hardware == Hardware::gpu && keeps_dp(c);
   if (has_room) options.batch.dp_room = c.run.attention_workspace.value_or(0) << 20;
+  options.batch.documents = c.data.document_mask;
   if (c.run.logits_workspace) options.batch.logits_bytes = *c.run.logits_workspace << 20;
   options.micro_batches = micro_batches;
   options.strategy = c.fsdp.strategy;

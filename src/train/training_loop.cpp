@@ -105,7 +105,7 @@ bool TrainingLoop::step(const Batches& batches, data::Loader& loader, Batches& n
   metrics.checkpoint_stall_seconds = run_.saver->take_stall_seconds();
   metrics.time = unix_seconds();
   const bool now = must_know_now(metrics);
-  unreported_ = std::move(done);
+  unreported_ = done;
   if (now) {
     start_agreement(next, seconds_to_go_on(1, last_seconds_));
     finish_agreement();

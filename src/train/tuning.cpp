@@ -45,7 +45,7 @@ ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, c
   if (const auto found = choices.find(gpu); found != choices.end()) return found->second;
   if (!choices.empty())
     log.warning(
-        "{} is of {}, and this is {}: matrix-product algorithms are chosen again, and the last bits will differ",
+        "{} is of {}, and this is {}: its matrix-product algorithms are not used, and the last bits will differ",
         file.string(), choices.begin()->first, gpu);
   return {};
 }

@@ -71,6 +71,8 @@ struct BatchShape {
   std::int64_t dp_room = 0;
   /// See OperationSizes::linear_cross_entropy_workspace().
   std::int64_t logits_bytes = device::kLogitsBytes;
+  /// Sequences may be several documents. Then dp_room is used for these where it is too small for a whole sequence.
+  bool documents = true;
 
   /// Positions that a token can have.
   std::int64_t positions() const { return context > 0 ? context : seq_len; }

@@ -200,7 +200,7 @@ struct PlanReport {
   std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
   std::int64_t logits_workspace = 0;       ///< bytes that the logits of a chunk of rows may take; 0 on CPUs
   bool attention_lacks_workspace =
-      false;                        ///< deterministic attention on GPUs has none: native kernels compute it
+      false;                        ///< that of whole sequences has too little: native kernels compute it
   bool offloads_residuals = false;  ///< likewise
   fsdp::AddedOperations added;      ///< by both
 

@@ -73,17 +73,29 @@ void CudaDevice::execute(const op::Attention& o) {
   }
 }
 
+void CudaDevice::prepare(const Operation& operation) {
+  if (const auto* const forward = std::get_if<op::Attention>(&operation)) cudnn_supports(*forward);
+  const auto* const backward = std::get_if<op::AttentionBackward>(&operation);
+  if (backward != nullptr && cudnn_supports(*backward)) longest_with_room(*backward);
+}
+
+std::int64_t CudaDevice::longest_with_room(const op::AttentionBackward& o) const {
+  const std::int64_t longest = cudnn_->longest_with_room(o);
+  by_cudnn(cudnn_.get(), options_.attention, longest == 0);
+  return longest;
+}
+
 void CudaDevice::execute(const op::AttentionBackward& o) {
-  const bool supported = cudnn_supports(o), leaves = supported && cudnn_->leaves_documents(o);
-  const bool refused = leaves && options_.attention == GpuAttention::cudnn;
-  const bool cudnn = by_cudnn(cudnn_.get(), options_.attention, supported && !refused);
+  const bool cudnn = by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o));
+  const std::int64_t with_room = cudnn ? longest_with_room(o) : 0;
   // The kernels of a document depend on its length alone, and so do its bits, whatever the others are.
-  if (!cudnn || leaves) native_attention_backward(o);
+  if (!cudnn || with_room > 0) native_attention_backward(o, with_room);
   if (cudnn) cudnn_->run(o, compute());
 }
 
-void CudaDevice::native_attention_backward(const op::AttentionBackward& o) {
-  const AttentionProblem problem = attention_problem(o.documents, o.shape);
+void CudaDevice::native_attention_backward(const op::AttentionBackward& o, std::int64_t not_asked) {
+  AttentionProblem problem = attention_problem(o.documents, o.shape);
+  problem.not_asked = static_cast<int>(not_asked);
   AttentionOperands operands = operands_of(problem, o.qkv, o.out, o.log_sum_exp);
   operands.dout = elements_of(o.dout, o.qkv.dtype, problem.tokens, problem.out_stride, "dout");
   operands.dqkv = elements_of(o.dqkv, o.qkv.dtype, problem.tokens, problem.qkv_stride, "dqkv");

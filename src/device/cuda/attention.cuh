@@ -27,6 +27,8 @@ struct AttentionProblem {
   int tokens = 0, query_heads = 0, key_value_heads = 0, dim = 0;
   int group = 0;  ///< query heads of a key/value head
   int reach = 0;  ///< so many keys before itself a query sees at most
+  /// Gradients of documents of at most so many tokens are not asked for: blocks leave tiles alone that have none of others.
+  int not_asked = 0;
   float scale = 0;
   std::int64_t qkv_stride = 0, out_stride = 0;  ///< elements from row to row, of gradients too
 
@@ -40,6 +42,11 @@ struct AttentionProblem {
   }
 
   __device__ int segment_begin(int token) const { return token - positions[token]; }
+  /// Whether the token's document has more than `not_asked` tokens: then the token so many behind its first is its own.
+  __device__ bool is_asked(int token) const {
+    const int other = segment_begin(token) + not_asked;
+    return other < tokens && positions[other] == not_asked;
+  }
   __device__ int first_key(int query) const { return query - min(positions[query], reach); }
   /// Where the tile of so many tokens begins that has the first key: tiles begin where a segment does, so that
   /// the bits of a segment do not depend on what lies beside it.

@@ -89,6 +89,8 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
 
   // The first keys have the most queries: they come first.
   const int first = static_cast<int>(blockIdx.y) * kKeys, key_value_head = blockIdx.x;
+  static_assert(kKeys <= kThreads);
+  if (leaves_alone(p, first, kKeys)) return;
   load_tile<kKeys, kThreads>(key_tile, qkv + p.key_column(key_value_head), p.qkv_stride, first, p.tokens,
                              p.dim);
   load_tile<kKeys, kThreads>(value_tile, qkv + p.value_column(key_value_head), p.qkv_stride, first, p.tokens,
@@ -221,6 +223,8 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
 
   const int head = blockIdx.x, first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int column = p.query_column(head);
+  static_assert(kQueries <= kThreads);
+  if (leaves_alone(p, first, kQueries)) return;
   const auto load_step = [&](int stage, int key) {
     const T *const keys = qkv + p.key_column(head / p.group), *const values =
                                                                   qkv + p.value_column(head / p.group);

@@ -126,11 +126,12 @@ inline constexpr std::int64_t beside_dp_bytes(AttentionShape shape, std::int64_t
 }
 
 /// What the pieces of `tokens` tokens take for dP at most, be they whole sequences or packed documents; 0: no piece
-/// fits.
+/// of the longest fits.
 inline std::int64_t dp_bytes_in_pieces(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                        std::int64_t dp_room) {
   const std::int64_t sequences = std::max<std::int64_t>(tokens / longest, 1);
   std::int64_t bytes = dp_bytes(shape, attention_piece(shape, sequences, longest, dp_room), longest);
+  if (bytes == 0) return 0;
   for (const auto& launch : document_launches(shape, tokens, longest, dp_room))
     bytes = std::max(bytes, dp_bytes(shape, {launch.documents, launch.key_value_heads}, launch.longest));
   return bytes;

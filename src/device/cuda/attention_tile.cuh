@@ -194,6 +194,13 @@ __device__ inline int segment_end(const AttentionProblem& p, int token) {
   return low;
 }
 
+/// Whether the block has nothing to do for so many tokens, which are no more than its threads.
+__device__ inline bool leaves_alone(const AttentionProblem& p, int first, int count) {
+  if (p.not_asked == 0) return false;
+  const int i = static_cast<int>(threadIdx.x), token = first + i;
+  return __syncthreads_or(i < count && token < p.tokens && p.is_asked(token) ? 1 : 0) == 0;
+}
+
 /// Over the four lanes that share rows of accumulators.
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));

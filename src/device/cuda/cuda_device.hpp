@@ -126,8 +126,10 @@ class CudaDevice final : public Device, public CudaInterop {
   bool cudnn_supports(const Attention& o) {
     return cudnn_ && options_.attention != GpuAttention::native && cudnn_->supports(o);
   }
-  /// Of all documents, by the own kernels.
-  void native_attention_backward(const op::AttentionBackward& o);
+  /// As CudnnAttention says. @throws Error if there are others, and cuDNN was demanded
+  std::int64_t longest_with_room(const op::AttentionBackward& o) const;
+  /// By the own kernels, of documents of more than `not_asked` tokens at least.
+  void native_attention_backward(const op::AttentionBackward& o, std::int64_t not_asked);
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// What the products above have of their adapters, after the product itself; low_rank.hpp.
   void add_adapters(std::span<const LowRank> adapters, const Tensor& x, const Tensor& y);

@@ -98,6 +98,8 @@ struct Part {
 struct Division {
   std::vector<Part> parts;        ///< none: there is no way
   bool leaves_documents = false;  ///< to the native kernels: of classes for which there is no room
+
+  std::int64_t longest() const { return parts.back().launches.back().problem.longest; }
 };
 
 struct Scratch {
@@ -363,8 +365,9 @@ class GraphAttention final : public CudnnAttention {
     }
   }
 
-  bool leaves_documents(const op::AttentionBackward& o) const override {
-    return division_of(o).leaves_documents;
+  std::int64_t longest_with_room(const op::AttentionBackward& o) const override {
+    const Division division = division_of(o);
+    return division.leaves_documents ? division.longest() : 0;
   }
 
   std::string describe() const override {
@@ -438,7 +441,7 @@ class GraphAttention final : public CudnnAttention {
     note = pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
     if (division.leaves_documents)
       note = fmt::format("{} of documents of more than {} tokens by llampi's own kernels",
-                         to_string(problem.direction), part.launches.back().problem.longest);
+                         to_string(problem.direction), division.longest());
   }
 
   /// Makes the handle at the first call. An empty text, or why there is none.

@@ -34,8 +34,9 @@ class CudnnAttention {
   /// The workspace is aligned to 256 bytes. @throws Error if the problem is not supported
   virtual void run(const op::Attention& o, cudaStream_t stream) = 0;
   virtual void run(const op::AttentionBackward& o, cudaStream_t stream) = 0;
-  /// Whether run() leaves documents alone for which there is no room: the own kernels write the gradients of all before it.
-  virtual bool leaves_documents(const op::AttentionBackward& o) const = 0;
+  /// Of at most so many tokens the documents are that have room, where others may have none: these are left to the own kernels,
+  /// which may write the gradients of all before run(). 0: all have room.
+  virtual std::int64_t longest_with_room(const op::AttentionBackward& o) const = 0;
   /// "cuDNN 9.19.0", and after the first use what was decided last where that is worth a word: "backward in 4
   /// pieces", "backward by llampi's own kernels: too many tokens at once".
   virtual std::string describe() const = 0;

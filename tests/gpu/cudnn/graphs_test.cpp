@@ -5,6 +5,8 @@
 #include <cudnn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_attention.hpp"
 
@@ -60,16 +62,15 @@ class Kernels {
                       .workspace = bytes(attention_forward_bytes(p.shape, p.tokens))});
   }
   bool backward(const Problem& p) {
-    return attention_->supports(op::AttentionBackward{
-        .documents = documents(p),
-        .shape = p.shape,
-        .dout = {},
-        .qkv = qkv(p),
-        .out = {},
-        .log_sum_exp = {},
-        .dqkv = {},
-        .workspace = bytes(attention_backward_bytes(p.shape, p.tokens, p.longest, p.dp_room)),
-        .dp_room = p.dp_room});
+    return attention_->supports(op::AttentionBackward{.documents = documents(p),
+                                                      .shape = p.shape,
+                                                      .dout = {},
+                                                      .qkv = qkv(p),
+                                                      .out = {},
+                                                      .log_sum_exp = {},
+                                                      .dqkv = {},
+                                                      .workspace = bytes(backward_bytes(p)),
+                                                      .dp_room = p.dp_room});
   }
   std::string why() const { return attention_->describe(); }
   static std::string name() {
@@ -81,6 +82,14 @@ class Kernels {
   // Memory that is not there: its sizes are all that counts.
   static Documents documents(const Problem& p) {
     return {.cu_seqlens = {}, .positions = {}, .count = p.segments, .max_seqlen = p.longest};
+  }
+  /// As model::BatchShape::documents: also for documents that have room where the longest have none.
+  static std::int64_t backward_bytes(const Problem& p) {
+    std::int64_t bytes = attention_backward_bytes(p.shape, p.tokens, p.longest, p.dp_room);
+    for (int c = 0; p.segments * p.longest != p.tokens && LengthClasses::longest(c) < p.longest; ++c)
+      bytes =
+          std::max(bytes, attention_backward_bytes(p.shape, p.tokens, LengthClasses::longest(c), p.dp_room));
+    return bytes;
   }
   static Tensor qkv(const Problem& p) { return {nullptr, p.dtype, p.tokens, p.shape.qkv_cols()}; }
   static Tensor bytes(std::int64_t count) { return {nullptr, DType::int32, 1, count / 4}; }

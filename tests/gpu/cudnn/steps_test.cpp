@@ -70,7 +70,7 @@ class PackedSteps : public ::testing::Test {
     fixture_.global_batch = 2;
   }
 
-  Outcome run(bool prepares, bool graph) {
+  Outcome run(bool prepares, bool graph, std::int64_t dp_room = std::int64_t{1} << 20) {
     std::string why;
     GpuRank rank = make_gpu_rank(test_world(), why);
     const auto host = device::make_cpu_device(1);
@@ -79,7 +79,7 @@ class PackedSteps : public ::testing::Test {
                     {.precision = {.param = DType::bfloat16, .compute = DType::bfloat16},
                      .machine = &machine,
                      .graph = graph,
-                     .dp_room = std::int64_t{1} << 20});
+                     .dp_room = dp_room});
     Outcome outcome;
     emulator::take_attention_graphs();
     emulator::take_attention_launches();
@@ -99,6 +99,7 @@ class PackedSteps : public ::testing::Test {
       if (t % 3 == 0) outcome.losses.push_back(run.engine().evaluate(batch));
       outcome.graphs.push_back(emulator::take_attention_graphs());
     }
+    EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
     outcome.launches = emulator::take_attention_launches();
     outcome.replays = run.engine().replays();
     outcome.captures = run.engine().captures();
@@ -127,6 +128,26 @@ TEST_F(PackedSteps, BuildNoGraphOnceTheyArePrepared) {
   EXPECT_EQ(without.graphs[3].size(), 2U) << "of whole sequences";
   EXPECT_EQ(without.losses, prepared.losses);
   EXPECT_EQ(without.grad_norms, prepared.grad_norms);
+}
+
+// The gradients of longer documents and of whole sequences are computed by the native kernels then.
+TEST_F(PackedSteps, AreReplayedWhereOnlyShortDocumentsHaveRoom) {
+  constexpr std::int64_t kOfShort = std::int64_t{2} * 128 * 128 * 2;  // dP of two
+  const Outcome replayed = run(true, true, kOfShort), issued = run(false, false, kOfShort);
+  for (const CudnnProblem& launch : replayed.launches) {
+    if (launch.direction == Direction::backward) {
+      EXPECT_LE(launch.longest, 128);
+    }
+  }
+  const auto backward = std::ranges::count(replayed.launches, Direction::backward, &CudnnProblem::direction);
+  EXPECT_GT(backward, 0);
+  EXPECT_EQ(replayed.replays, 2);
+  EXPECT_EQ(issued.losses, replayed.losses);
+  EXPECT_EQ(issued.grad_norms, replayed.grad_norms);
+  const Outcome all = run(true, true);
+  EXPECT_GT(std::ranges::count(all.launches, Direction::backward, &CudnnProblem::direction), backward);
+  for (std::size_t i = 0; i < all.losses.size(); ++i)
+    EXPECT_NEAR(all.losses[i], replayed.losses[i], 1e-2 * all.losses[i]) << "of rounding alone";
 }
 
 }  // namespace

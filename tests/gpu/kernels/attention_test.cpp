@@ -58,7 +58,7 @@ Results reference(const Inputs& in, DType dtype) {
 }
 
 /// By the own kernels on a GPU whose blocks have so much shared memory. Outputs are NaN before.
-Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
+Results own(const Inputs& in, DType dtype, std::size_t shared_bytes, int not_asked = 0) {
   using namespace device::cuda;
   device::cuda::CudaDevice device({.attention = device::GpuAttention::native});
   Session s(device, dtype);
@@ -69,8 +69,9 @@ Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
   const Tensor log_sum_exp = s.wide_output(in.shape.query_heads, tokens);
   const Tensor dqkv = s.output(tokens, in.shape.qkv_cols()),
                delta = s.wide_output(in.shape.query_heads, tokens);
-  const device::cuda::AttentionProblem problem =
+  device::cuda::AttentionProblem problem =
       device::cuda::attention_problem(documents_of(batch, in.layout.longest()), in.shape);
+  problem.not_asked = not_asked;
   device::cuda::AttentionOperands operands{dtype,     qkv.data,  out.data,         log_sum_exp.as<float>(),
                                            dout.data, dqkv.data, delta.as<float>()};
   const cudaStream_t stream = device.stream(device::Stream::compute);
@@ -122,6 +123,29 @@ TEST(EmulatedAttention, HeadSizes) {
     expect_like_reference(mixed_segments(150), {3, 3, dim});
   expect_like_reference(mixed_segments(40), {2, 1, 136});
   expect_like_reference(mixed_segments(40), {2, 1, 256});
+}
+
+// Tiles of 128 queries and of 64 or 128 keys that have only shorter documents are left as they were.
+TEST(EmulatedAttention, LeavesShortDocumentsAlone) {
+  const Inputs in({"documents", {130, 200, 126, 130, 131, 67}}, {2, 1, 32});
+  const std::int64_t long_ones[][2] = {{130, 330}, {586, 717}};
+  for (const std::size_t shared_bytes : {kHopper, kAnyGpu}) {
+    const Values all = own(in, DType::bfloat16, shared_bytes).dqkv,
+                 some = own(in, DType::bfloat16, shared_bytes, 130).dqkv;
+    std::int64_t left_alone = 0;
+    for (std::int64_t token = 0; token < in.layout.tokens(); ++token) {
+      const bool asked =
+          std::ranges::any_of(long_ones, [&](const auto& of) { return of[0] <= token && token < of[1]; });
+      for (std::int64_t column = 0; column < all.cols; ++column) {
+        const auto i = static_cast<std::size_t>(token * all.cols + column);
+        left_alone += std::isnan(some.data[i]) ? 1 : 0;
+        if (!std::isnan(some.data[i]) || asked) {
+          ASSERT_EQ(some.data[i], all.data[i]) << token << ", " << column;
+        }
+      }
+    }
+    EXPECT_GE(left_alone, 128 * all.cols) << "the first tile has none, and one in the middle";
+  }
 }
 
 TEST(EmulatedAttention, Groups) {

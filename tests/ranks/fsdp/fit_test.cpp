@@ -186,6 +186,23 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   EXPECT_EQ(room_in(arena_with(0) - 1), 0);
 }
 
+TEST_F(Fit, KeepsRoomForDocumentsWhereWholeSequencesHaveNone) {
+  const auto sizes = device::make_gpu_sizes();
+  options_.batch = {1, 4096};
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  const auto arena_with = [&](std::int64_t dp_room, bool documents) {
+    EngineOptions options = options_;
+    options.batch.dp_room = dp_room;
+    options.batch.documents = documents;
+    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+  };
+  const std::int64_t head = std::int64_t{2} * 4096 * 4096;  // of dP
+  EXPECT_GT(arena_with(head - 1, true), arena_with(0, true)) << "documents of 2048 tokens";
+  EXPECT_EQ(arena_with(head - 1, false), arena_with(0, false));
+  EXPECT_EQ(arena_with(0, true), arena_with(0, false));
+  EXPECT_EQ(arena_with(head, true), arena_with(head, false));
+}
+
 // A block that is recomputed may cost more than attention with fewer heads at a time, or less.
 TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
   const auto sizes = device::make_gpu_sizes();
@@ -309,6 +326,7 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_operations(attention + 4 * feed_forward, tokens));
   const double scores = 2 * 64 * 64 * tokens;  // attention of a block, of which the causal half counts
   EXPECT_DOUBLE_EQ(some.attention, 2 * scores);
+  EXPECT_DOUBLE_EQ(some.memory, none.memory) << "that is recomputed, too";
   const auto copied = added(Checkpointing::selective, true);
   const double bytes = 6 * tokens * 64 * 4;  // into 3 of 4 blocks, twice in each, in float32
   EXPECT_DOUBLE_EQ(copied.waiting, 2 * (16'000 * bytes - forward - 4 * scores));

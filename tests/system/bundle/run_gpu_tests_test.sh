@@ -164,8 +164,11 @@ expect "racecheck +FAIL .*1 hazard"
 all_good
 (cd "$folder" && LLMQ_LOG="one.json two.json" run 0 bench)
 expect "\\| a table and $(realpath "$folder")/one.json and $(realpath "$folder")/two.json \\|"
-run 0 choices
+run 0 bench choices
 expect "\\| a table of choices \\|"
+expect "gpu_bench +pass"
+expect "gpu_bench_choices +pass"
+[[ -e $folder/out/gpu_table/tables.md && -e $folder/out/gpu_table_choices/tables.md ]]
 
 program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
     printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'

@@ -62,6 +62,27 @@ class Plan : public ::testing::Test {
   ScratchFolder folder_;
 };
 
+// One key/value head with its query head takes 2 MiB for 1000 tokens, 512 KiB for 500.
+TEST_F(Plan, SaysThatWholeSequencesHaveNoRoomForDeterministicAttention) {
+  folder_.write("model/config.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "max_position_embeddings": 1024})");
+  const auto planned = [&](const std::string& options) {
+    return plan("--device h100 --fsdp.param_dtype=bfloat16 --run.attention_workspace=1 " + options).out;
+  };
+  const auto lacks = HasSubstr("deterministic attention of whole sequences: not enough memory is left");
+  EXPECT_THAT(planned("--data.seq_len=1000"), lacks);
+  EXPECT_THAT(planned("--data.seq_len=500"), Not(lacks));
+  EXPECT_THAT(planned("--data.seq_len=1000 --run.deterministic=false"), Not(lacks));
+  // Documents in them may be shorter.
+  const auto bytes = [&](const std::string& options) -> std::int64_t {
+    return json("--device h100 --fsdp.param_dtype=bfloat16 --data.seq_len=1000 " + options)["planned_bytes"];
+  };
+  const std::string room = " --run.attention_workspace=1", none = " --run.attention_workspace=0";
+  EXPECT_GT(bytes("--data.document_mask=true" + room), bytes("--data.document_mask=true" + none));
+  EXPECT_EQ(bytes("--data.document_mask=false" + room), bytes("--data.document_mask=false" + none));
+}
+
 TEST_F(Plan, SaysWhatARunSays) {
   folder_.write("text", std::string(2000, 'x'));
   ASSERT_EQ(run("tokenize --tokenizer bytes --output tokens.h5 text").status, 0);
