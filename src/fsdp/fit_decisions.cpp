@@ -25,11 +25,12 @@ std::vector<std::int64_t> rooms_for_dp(std::int64_t most) {
 
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;
-  for (const std::int64_t room : rooms_for_dp(most)) {
+  const auto fits = [&](std::int64_t room) {
     options.batch.dp_room = room;
-    if (question.fits_with(options)) return room;
-  }
-  return 0;
+    return room == 0 || question.fits_with(options);
+  };
+  const auto rooms = rooms_for_dp(most);
+  return *std::ranges::find_if(rooms, fits);
 }
 
 std::int64_t fitting_logits_bytes(const FitQuestion& question) {
@@ -110,12 +111,11 @@ double forward_operations(const model::Model& model, const CompiledModel& compil
 
 namespace {
 
-/// Of the forward pass of an attention: two products of each query with the keys that it sees.
+/// Of the forward pass of an attention, if the layer has one.
 double attention_operations(const model::LayerSpec& spec, const model::BatchShape& batch) {
   if (!spec.attention) return 0;
-  return 4 * static_cast<double>(batch.tokens()) *
-         spec.attention->keys_of_query(static_cast<double>(batch.seq_len)) *
-         static_cast<double>(spec.attention->query_cols());
+  return spec.attention->forward_operations(static_cast<double>(batch.tokens()),
+                                            static_cast<double>(batch.seq_len));
 }
 
 }  // namespace
@@ -128,9 +128,10 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
   double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
   for (const auto& action : compiled.step.actions) {
     const auto bytes = static_cast<double>(action.bytes);
-    const bool of_residual = action.payload == CopyPayload::residual;
-    if (action.op == Op::d2h && of_residual) copied += bytes;
-    if ((action.op == Op::d2h || action.op == Op::h2d) && of_residual) passes += bytes;
+    if (action.payload == CopyPayload::residual) {
+      passes += bytes;
+      if (action.op == Op::d2h) copied += bytes;
+    }
     if (action.op == Op::backward)
       sum.needed += 3 * forward_operations(model, compiled, action.layer, tokens);
     if (action.op != Op::recompute) continue;

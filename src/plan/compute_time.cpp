@@ -224,11 +224,9 @@ class Counter {
   static double length(const device::Documents& documents, std::int64_t tokens) {
     return static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, documents.count));
   }
-  /// Two products of each query with the keys that it sees.
   static double attention_operations(const device::Documents& documents, device::AttentionShape shape,
                                      std::int64_t tokens) {
-    return 4.0 * static_cast<double>(tokens) * shape.keys_of_query(length(documents, tokens)) *
-           static_cast<double>(shape.query_cols());
+    return shape.forward_operations(static_cast<double>(tokens), length(documents, tokens));
   }
 
   AttentionKernels kernels_;

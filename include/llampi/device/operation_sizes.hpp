@@ -31,6 +31,10 @@ struct AttentionShape {
     const auto reach = static_cast<double>(window);
     return window > 0 && reach < length ? reach - reach * reach / (2 * length) : length / 2;
   }
+  /// Of the forward pass over documents of `length` tokens: two products of each query with the keys that it sees.
+  double forward_operations(double tokens, double length) const {
+    return 4 * tokens * keys_of_query(length) * static_cast<double>(query_cols());
+  }
 };
 
 /// Launches of cuDNN's deterministic gradients of the attention of so many sequences, each of some of them or of some key/value

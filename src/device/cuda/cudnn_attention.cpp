@@ -356,9 +356,9 @@ class GraphAttention final : public CudnnAttention {
   }
 
   void run(const op::AttentionBackward& o, cudaStream_t stream) override {
-    checked_tokens(o);
-    elements_of(o.dout, o.qkv.dtype, o.qkv.rows, o.shape.query_cols(), "dout");
-    elements_of(o.dqkv, o.qkv.dtype, o.qkv.rows, o.shape.qkv_cols(), "dqkv");
+    const std::int64_t tokens = checked_tokens(o);
+    elements_of(o.dout, o.qkv.dtype, tokens, o.shape.query_cols(), "dout");
+    elements_of(o.dqkv, o.qkv.dtype, tokens, o.shape.qkv_cols(), "dqkv");
     const Division division = division_to_run(o);
     for (const Part& part : division.parts) {
       if (part.has_launches()) run_part(o, part, stream);

@@ -3,32 +3,19 @@
 #include <gmock/gmock.h>
 
 #include "emulator/seams/attention_graphs.hpp"
+#include "gpu/attention_launches.hpp"
 #include "gpu/gpu_fixture.hpp"
 #include "selfcheck/device_check.hpp"
 
 namespace llampi::test {
 namespace {
 
-using device::cuda::CudnnProblem;
-using device::cuda::Direction;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
-
-/// Of the backward direction: documents or sequences of at most so many tokens, key/value heads.
-struct Launch {
-  std::int64_t batch, longest, key_value_heads;
-  bool ragged = false;
-
-  bool operator==(const Launch&) const = default;
-  friend void PrintTo(const Launch& l, std::ostream* out) {
-    *out << fmt::format("{} of {} tokens, {} heads{}", l.batch, l.longest, l.key_value_heads,
-                        l.ragged ? ", packed" : "");
-  }
-};
 
 class CheckOfPieces : public ::testing::Test {
  protected:
@@ -39,11 +26,7 @@ class CheckOfPieces : public ::testing::Test {
     emulator::take_attention_launches();
     compared_ = selfcheck::compare_pieces(
         *gpu, {.dtype = DType::bfloat16, .head_dim = 16, .seq_len = selfcheck::kPiecesSeqLen});
-    launches_.clear();
-    for (const CudnnProblem& p : emulator::take_attention_launches()) {
-      if (p.direction == Direction::backward)
-        launches_.push_back({p.batch, p.longest, p.key_value_heads, p.ragged});
-    }
+    launches_ = take_launches(device::cuda::Direction::backward);
   }
   std::vector<std::string> failures() const {
     std::vector<std::string> failures;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "emulator/seams/attention_graphs.hpp"
+#include "gpu/attention_launches.hpp"
 #include "gpu/gpu_fixture.hpp"
 #include "support/device_operations.hpp"
 
@@ -13,18 +14,6 @@ using device::cuda::CudnnProblem;
 using device::cuda::Direction;
 using ::testing::ElementsAre;
 
-/// Documents or sequences of at most so many tokens, key/value heads.
-struct Launch {
-  std::int64_t batch, longest, key_value_heads;
-  bool ragged = false;
-
-  bool operator==(const Launch&) const = default;
-  friend void PrintTo(const Launch& l, std::ostream* out) {
-    *out << fmt::format("{} of {} tokens, {} heads{}", l.batch, l.longest, l.key_value_heads,
-                        l.ragged ? ", packed" : "");
-  }
-};
-
 std::vector<Launch> launches(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room,
                              Direction direction, bool deterministic = true) {
   std::string why;
@@ -33,11 +22,7 @@ std::vector<Launch> launches(const Layout& layout, device::AttentionShape shape,
   Session session(*device, DType::bfloat16);
   emulator::take_attention_launches();
   op.backward(session, op.inputs, normal(layout.tokens(), shape.query_cols(), "dy"), Accumulate::no);
-  std::vector<Launch> result;
-  for (const CudnnProblem& p : emulator::take_attention_launches()) {
-    if (p.direction == direction) result.push_back({p.batch, p.longest, p.key_value_heads, p.ragged});
-  }
-  return result;
+  return take_launches(direction);
 }
 
 constexpr device::AttentionShape kShape{4, 2, 16};
