@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/decisions.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -152,7 +153,15 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (!config.activation.offload)
     decisions.emplace_back(kOffload, word_of(options.offload.residuals ? ActivationOffload::residuals
                                                                        : ActivationOffload::none));
-  if (decides_room) decisions.emplace_back(kRoom, std::to_string(options.batch.dp_room >> 20));
+  if (decides_room) {
+    const std::int64_t now = options.batch.dp_room >> 20;
+    decisions.emplace_back(kRoom, std::to_string(now));
+    const model::LlamaConfig& llama = run.inputs.llama;
+    const auto before = parse_between(then.value(kRoom), 0, kMostMib);
+    const std::string change = change_of_attention({llama.query_heads, llama.key_value_heads, llama.head_dim},
+                                                   options.batch, before.value_or(now), now);
+    if (!change.empty()) log.warning("run.attention_workspace = auto: {} MiB; {}", now, change);
+  }
   if (decides_logits(config, hardware_of(run))) {
     const std::int64_t now = options.batch.logits_bytes >> 20;
     decisions.emplace_back(kLogits, std::to_string(now));
@@ -175,6 +184,25 @@ std::string change_of_micro_batch(std::int64_t before, std::int64_t now, std::in
   return fmt::format(
       "the run had {} so far, which {}. Gradients are summed in another order, so the last bits differ",
       before, reason);
+}
+
+std::string change_of_attention(device::AttentionShape shape, const model::BatchShape& batch,
+                                std::int64_t before, std::int64_t now) {
+  const auto longest_with_room = [&](std::int64_t mib) {
+    const auto has_room = [&](std::int64_t length) {
+      return device::attention_pieces(shape, 1, length, mib << 20) > 0;
+    };
+    if (has_room(batch.seq_len)) return batch.seq_len;
+    int c = batch.documents ? device::LengthClasses::of(batch.seq_len) - 1 : -1;
+    while (c >= 0 && !has_room(device::LengthClasses::longest(c))) --c;
+    return c < 0 ? 0 : device::LengthClasses::longest(c);
+  };
+  const std::int64_t then = longest_with_room(before), here = longest_with_room(now);
+  if (then == here) return "";
+  return fmt::format(
+      "the run had {} MiB so far, which {}. Attention of documents of more than {} tokens is computed by other kernels, so the "
+      "last bits differ",
+      before, now < before ? "does not fit in memory here" : "was less than fits here", std::min(then, here));
 }
 
 std::string with_decisions(std::string run_text, const Decisions& decisions) {

@@ -11,6 +11,7 @@
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
+#include "llampi/device/operation_sizes.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
 #include "train/inputs.hpp"
@@ -35,6 +36,11 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options);
 /// What follows "train.micro_batch = auto: N" in the log of a run that goes on, where that is another number than before;
 /// empty where it is the same. @param per_rank sequences of a rank and step
 std::string change_of_micro_batch(std::int64_t before, std::int64_t now, std::int64_t per_rank);
+
+/// What follows "run.attention_workspace = auto: N MiB" likewise, where documents of some length are now computed by other
+/// kernels. @param before MiB, as is `now`
+std::string change_of_attention(device::AttentionShape shape, const model::BatchShape& batch,
+                                std::int64_t before, std::int64_t now);
 
 /// The configuration as text, for config.ini and checkpoints, with these values.
 std::string with_decisions(std::string run_text, const Decisions& decisions);

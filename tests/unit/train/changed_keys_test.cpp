@@ -89,6 +89,24 @@ TEST(ChangeOfMicroBatch, IsToldWhereThereIsOne) {
   EXPECT_THAT(change_of_micro_batch(4, 2, 8), HasSubstr("had 4 so far, which does not fit in memory here"));
 }
 
+// Of 32 and 8 heads: dP of four heads of 8192 tokens takes 512 MiB, of 2048 tokens 32 MiB, of 512 tokens 2 MiB.
+TEST(ChangeOfAttention, IsToldWhereOtherKernelsCompute) {
+  const device::AttentionShape shape{32, 8, 128};
+  model::BatchShape batch{.sequences = 1, .seq_len = 8192};
+  EXPECT_EQ(change_of_attention(shape, batch, 4096, 4096), "");
+  EXPECT_EQ(change_of_attention(shape, batch, 4096, 512), "");  // smaller pieces
+  EXPECT_THAT(
+      change_of_attention(shape, batch, 512, 511),
+      HasSubstr(
+          "had 512 MiB so far, which does not fit in memory here. Attention of documents of more than 2048"));
+  EXPECT_EQ(change_of_attention(shape, batch, 511, 32), "");
+  EXPECT_THAT(change_of_attention(shape, batch, 4096, 31), HasSubstr("more than 512 tokens"));
+  EXPECT_THAT(change_of_attention(shape, batch, 31, 0), HasSubstr("more than 0 tokens"));
+  batch.documents = false;
+  EXPECT_THAT(change_of_attention(shape, batch, 4096, 511), HasSubstr("more than 0 tokens"));
+  EXPECT_EQ(change_of_attention(shape, batch, 511, 31), "");
+}
+
 TEST_F(ChangedKeys, AreListedWithWhatTheyMean) {
   EXPECT_THAT(
       changes(text("beta2 = 0.99\nlr = 0.02\n[fsdp]\nstrategy = no_shard\n[model]\nweights = other\n")),
