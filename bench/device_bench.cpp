@@ -19,6 +19,7 @@
 #include "device/cpu/sizes.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/device/device.hpp"
+#include "llampi/device/sum_of_squares.hpp"
 
 namespace {
 
@@ -353,15 +354,13 @@ class Bench {
     const Index h = s_.hidden, n = s_.vocabulary * h + s_.layers * (4 * h * h + 3 * h * s_.width);
     const Tensor p = random(1, n), g = random(1, n), m = zeros(1, n, DType::float32),
                  v = zeros(1, n, DType::float32);
-    const Tensor maximum = zeros(1, 1, DType::int32), limbs = zeros(1, 2, DType::int64);
+    const Tensor maximum = zeros(1, 1, DType::int32),
+                 sum = zeros(1, llampi::device::kSumOfSquaresNumbers, DType::int64);
     const std::vector<llampi::device::UpdateRange> ranges{{0, n, 0.1, 1}};
     llampi::device::UpdateScalars scalars;
     scalars.learning_rate = 1e-3;
-    row("max_magnitude", 1, 0,
-        [&] { device_->run(device::op::MaxMagnitude{.gradient = g, .ranges = ranges, .maximum = maximum}); });
     row("sum_squares", 1, 0, [&] {
-      device_->run(
-          device::op::SumSquares{.gradient = g, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+      device_->run(device::op::SumSquares{.gradient = g, .ranges = ranges, .sum = sum, .maximum = maximum});
     });
     row("adamw", 1, 0, [&] {
       device_->run(device::op::AdamW{.gradient = g,

@@ -31,7 +31,7 @@ class OperationTimer {
 
   void reset() { timed_.clear(); }
   /// By operation; those on a weight, by its shape too: "projection_residual 4096x14336"; those that are not on
-  /// Stream::compute, by their stream: "max_magnitude on beside". Waits for the device.
+  /// Stream::compute, by their stream: "sum_squares on side". Waits for the device.
   std::map<std::string, OperationTime> times() const;
 
  private:

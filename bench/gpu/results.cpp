@@ -48,7 +48,7 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   if (is(Swiglu::kName, SwigluBackward::kName)) return {"SwiGLU"};
   if (is(RmsNorm::kName, RmsNormBackward::kName)) return {"RMSNorm"};
   if (is(Embedding::kName, EmbeddingBackward::kName)) return {"embedding"};
-  if (is(MaxMagnitude::kName, SumSquares::kName, FinishNorm::kName)) return {"gradient norm"};
+  if (is(SumSquares::kName, FinishNorm::kName)) return {"gradient norm"};
   if (is(AdamW::kName)) return {"AdamW"};
   return {"copies, casts, zeros"};
 }

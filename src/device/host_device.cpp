@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/host_device.hpp"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "llampi/core/clock.hpp"
-#include "llampi/device/grid.hpp"
 #include "llampi/device/host_memory.hpp"
 
 namespace llampi::device {
@@ -48,22 +46,16 @@ void HostDevice::synchronize(Stream) {}
 void HostDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 
 void HostDevice::execute(const op::FinishNorm& o) {
-  const std::int32_t bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
-  const std::int64_t* sums = elements_of<std::int64_t>(o.limbs, 1, 2, "limbs");
-  const float largest = std::bit_cast<float>(bits);
   UpdateScalars& scalars = *o.scalars;
-  if (std::isfinite(largest)) {
-    grid::Limbs sum{sums[0], sums[1]};
-    grid::normalise(sum);
-    scalars.grad_norm = std::sqrt(grid::value(sum, grid::scale(grid::exponent(bits))));
-  } else {
-    scalars.grad_norm = static_cast<double>(largest);
-  }
-  scalars.grad_norm /= *o.loss_scale;
+  scalars.grad_norm = std::sqrt(value_of(sum_of_squares(o.sum))) / *o.loss_scale;
   const double coefficient = o.max_norm / (scalars.grad_norm + 1e-6);
   // Written so that a NaN stays a NaN.
   const double clip = o.max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
   scalars.clip_coefficient = clip / *o.loss_scale;
+}
+
+SumOfSquares& sum_of_squares(const Tensor& sum) {
+  return *reinterpret_cast<SumOfSquares*>(elements_of<std::int64_t>(sum, 1, kSumOfSquaresNumbers, "sum"));
 }
 
 void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements) {

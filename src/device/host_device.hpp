@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "llampi/device/device.hpp"
+#include "llampi/device/sum_of_squares.hpp"
 
 namespace llampi::device {
 
@@ -56,6 +57,9 @@ template <class T>
 T* weight_gradient_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
   return tensor ? elements_of<T>(tensor, rows, cols, name) : nullptr;
 }
+
+/// @throws Error unless it is int64 [1, kSumOfSquaresNumbers]
+SumOfSquares& sum_of_squares(const Tensor& sum);
 
 /// @throws Error if the ranges leave [0, elements) or run backwards
 void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements);

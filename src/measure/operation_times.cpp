@@ -37,8 +37,7 @@ OperationTimer::OperationTimer(device::Device& device, plan::AttentionKernels at
                 .optimizes = std::visit(
                     [](const auto& o) {
                       using O = std::decay_t<decltype(o)>;
-                      return is_one_of<O, device::op::AdamW, device::op::MaxMagnitude, device::op::SumSquares,
-                                       device::op::FinishNorm>;
+                      return is_one_of<O, device::op::AdamW, device::op::SumSquares, device::op::FinishNorm>;
                     },
                     operation),
                 .overlaps = device_.runs_beside_host() && !(stream == device::Stream::compute),

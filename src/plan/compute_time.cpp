@@ -146,7 +146,6 @@ class Counter {
   void operator()(const op::Cast& o) { bytes({o.source, o.destination}); }
   void operator()(const op::Zero& o) { bytes({o.destination}); }
   void operator()(const op::RandomNormal& o) { bytes({o.out}); }
-  void operator()(const op::MaxMagnitude& o) { bytes({o.gradient}); }
   void operator()(const op::SumSquares& o) { bytes({o.gradient}); }
   void operator()(const op::FinishNorm&) {}
   void operator()(const op::AdamW& o) {
@@ -269,15 +268,12 @@ class StepCounter {
       layer(action, device);
       work.recomputes = action.op == Op::recompute;
     } else if (action.op == Op::norm) {
-      // Their largest magnitudes have been found, or are found here.
-      const bool also_largest = action.find(fsdp::Slot::norm_scalars)->access == fsdp::Access::write;
-      for (const Tensor& gradient : all(action, fsdp::Slot::gradient)) {
-        if (also_largest) device.run(op::MaxMagnitude{.gradient = gradient, .ranges = {}, .maximum = {}});
-        device.run(op::SumSquares{.gradient = gradient, .ranges = {}, .maximum = {}, .limbs = {}});
+      // Unless they have been summed beside the backward pass.
+      if (action.find(fsdp::Slot::norm_scalars)->access == fsdp::Access::write) {
+        for (const Tensor& gradient : all(action, fsdp::Slot::gradient)) squares(gradient, device);
       }
-    } else if (action.op == Op::largest) {
-      device.run(
-          op::MaxMagnitude{.gradient = first(action, fsdp::Slot::gradient), .ranges = {}, .maximum = {}});
+    } else if (action.op == Op::sum_squares) {
+      squares(first(action, fsdp::Slot::gradient), device);
     } else if (action.op == Op::update) {
       update(action, device);
     } else if (action.op == Op::cast_params || action.op == Op::cast_grads || action.op == Op::add ||
@@ -290,7 +286,7 @@ class StepCounter {
       work.amounts[Term::array_bytes] = work.amounts[Term::memory_bytes];
       work.amounts[Term::memory_bytes] = 0;
     }
-    work.optimizes = action.op == Op::norm || action.op == Op::largest || action.op == Op::update;
+    work.optimizes = action.op == Op::norm || action.op == Op::sum_squares || action.op == Op::update;
     if (action.op == Op::update && action.stream == device::Stream::host &&
         kernels_ != AttentionKernels::native) {
       work.amounts[Term::host_memory_bytes] = work.amounts[Term::array_bytes];
@@ -376,6 +372,10 @@ class StepCounter {
     } else {
       layer.forward(context);
     }
+  }
+
+  static void squares(const Tensor& gradient, CountingOperations& device) {
+    device.run(op::SumSquares{.gradient = gradient, .ranges = {}, .sum = {}, .maximum = {}});
   }
 
   void update(const fsdp::Action& action, CountingOperations& device) const {

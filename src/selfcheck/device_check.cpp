@@ -9,6 +9,7 @@
 #include "llampi/core/float8.hpp"
 #include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/device/sum_of_squares.hpp"
 #include "llampi/model/eager_runner.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -341,7 +342,7 @@ struct Update {
     for (Tensor* tensor : {&gradient, &master, &exp_avg, &exp_avg_sq}) *tensor = on.make(wide, 1, kElements);
     shard = on.make(wide == DType::float64 ? wide : dtype, 1, kElements);
     maximum = on.make(DType::int32, 1, 1);
-    limbs = on.make(DType::int64, 1, 2);
+    sum = on.make(DType::int64, 1, device::kSumOfSquaresNumbers);
     scalars = on.make(DType::float64, 1, optim::kStepScalars);
     upload_numbers(device, rounded(normal(kElements, "check master", 0, 1), DType::float32), master);
   }
@@ -354,15 +355,11 @@ struct Update {
     upload_numbers(device, rounded(g, DType::float32), gradient);
     device.upload(scalars, &inputs, device::Stream::compute);
     device.run(device::op::Zero{.destination = maximum});
-    device.run(device::op::Zero{.destination = limbs});
-    device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
+    device.run(device::op::Zero{.destination = sum});
     device.run(
-        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
-    device.run(device::op::FinishNorm{.maximum = maximum,
-                                      .limbs = limbs,
-                                      .max_norm = clip,
-                                      .loss_scale = &values->loss_scale,
-                                      .scalars = &values->update});
+        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .sum = sum, .maximum = maximum});
+    device.run(device::op::FinishNorm{
+        .sum = sum, .max_norm = clip, .loss_scale = &values->loss_scale, .scalars = &values->update});
     device.run(device::op::AdamW{.gradient = gradient,
                                  .ranges = ranges,
                                  .beta1 = constants.beta1,
@@ -394,7 +391,7 @@ struct Update {
   optim::AdamWConstants constants;
   std::vector<device::UpdateRange> ranges = {{.begin = 0, .end = 2048, .weight_decay = 0.1},
                                              {.begin = 2048, .end = 4999, .learning_rate_factor = 0.5}};
-  Tensor gradient, master, exp_avg, exp_avg_sq, shard, maximum, limbs, scalars;
+  Tensor gradient, master, exp_avg, exp_avg_sq, shard, maximum, sum, scalars;
 };
 
 void Comparison::update() {

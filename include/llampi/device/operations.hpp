@@ -503,38 +503,28 @@ struct RandomNormal {
   Tensor out;
 };
 
-// The global gradient norm is exact in the sense that it does not depend on how the elements are spread over
-// ranks, units or threads: squares are summed as integers on a grid given by the largest magnitude. A
-// gradient is float32 or bfloat16, in AdamW too; bfloat16 counts as the float32 that it widens to.
+// The global gradient norm is rounded at its end only: squares are summed as integers (sum_of_squares.hpp), so it does not
+// depend on how the elements are spread over ranks, units or threads. A gradient is float32 or bfloat16, in AdamW too; bfloat16
+// counts as the float32 that it widens to.
 
-/// maximum = max(maximum, |x|) over `ranges` of `gradient`.
-struct MaxMagnitude {
-  static constexpr const char* kName = "max_magnitude";
-  Tensor gradient;
-  std::span<const UpdateRange> ranges;
-  /// int32 [1, 1]: the bits of a non-negative float32, which order as the floats do; NaN counts as the
-  /// largest.
-  Tensor maximum;
-  Stream on = Stream::compute;
-};
-
-/// limbs += the squares of `ranges` of `gradient`, each cut to high and low limbs of the grid of `maximum`,
-/// which is the same on all ranks (see grid.hpp).
+/// sum += the squares of `ranges` of `gradient`; maximum = max(maximum, |x|) over them. If one of them is not finite, that is
+/// all that the sum tells.
 struct SumSquares {
   static constexpr const char* kName = "sum_squares";
   Tensor gradient;
   std::span<const UpdateRange> ranges;
-  Tensor maximum;  ///< as MaxMagnitude left it
-  Tensor limbs;    ///< int64 [1, 2]
+  Tensor sum;  ///< int64 [1, kSumOfSquaresNumbers]
+  /// int32 [1, 1]: the bits of a non-negative float32, which order as the floats do; NaN counts as the largest.
+  Tensor maximum;
+  Stream on = Stream::compute;
 };
 
-/// From the limbs summed over all ranks: scalars->grad_norm, and clip_coefficient = min(1, max_norm / (norm
+/// From the sum over all ranks: scalars->grad_norm, and clip_coefficient = min(1, max_norm / (norm
 /// + 1e-6)), or 1 if max_norm is 0; the norm is that of the gradient / loss_scale, and clip_coefficient is
 /// divided by loss_scale. Not finite if any gradient is not.
 struct FinishNorm {
   static constexpr const char* kName = "finish_norm";
-  Tensor maximum;  ///< as MaxMagnitude left it
-  Tensor limbs;    ///< as SumSquares left it
+  Tensor sum;  ///< as SumSquares left it
   double max_norm;
   const double* loss_scale;
   UpdateScalars* scalars;
@@ -581,7 +571,7 @@ using Operation =
                  op::RopeBackwardCast, op::Fp8BlockMaximum, op::Fp8BlockScales, op::Fp8BlockCast,
                  op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope, op::SwigluBackward,
                  op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
-                 op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
+                 op::SumSquares, op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

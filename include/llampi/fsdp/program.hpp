@@ -49,11 +49,11 @@ class Op {
                                 ///< unit has one shard, of the unsharded gradient
   static const Op reduce_scatter;  ///< likewise, where each replica updates a part of the shard: to that part
   static const Op
-      all_gather;           ///< over the replicate group, in place: of the parts of a shard that were updated
-  static const Op add;      ///< a partial sum of a unit's gradients to another: see SumOrder::tree
-  static const Op largest;  ///< largest magnitude of a unit's sharded gradient, once it is complete
-  static const Op norm;     ///< global gradient norm and clip coefficient
-  static const Op update;   ///< optimizer on a unit's shard; on Stream::host by the host
+      all_gather;       ///< over the replicate group, in place: of the parts of a shard that were updated
+  static const Op add;  ///< a partial sum of a unit's gradients to another: see SumOrder::tree
+  static const Op sum_squares;  ///< of a unit's sharded gradient, once it is complete
+  static const Op norm;         ///< global gradient norm and clip coefficient
+  static const Op update;       ///< optimizer on a unit's shard; on Stream::host by the host
 
  private:
   const char* name_;
@@ -63,7 +63,7 @@ inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::
     Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
     Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"},
     Op::reduce_scatter{"reduce_scatter"}, Op::all_gather{"all_gather"}, Op::add{"add"},
-    Op::largest{"largest"}, Op::norm{"norm"}, Op::update{"update"};
+    Op::sum_squares{"sum_squares"}, Op::norm{"norm"}, Op::update{"update"};
 inline const char* to_string(Op op) { return op.name(); }
 
 /// What a copy between host and device carries.
@@ -122,9 +122,10 @@ class Purpose {
   static const Purpose constant;  ///< a table of the model
   static const Purpose kv_cache;  ///< of a layer, in generation
   static const Purpose step_scalars;
-  static const Purpose fp8_maxima;        ///< int32: of each weight in 8 bits, or each of its blocks
-  static const Purpose fp8_scales;        ///< float32: likewise, as op::Fp8Product takes them
-  static const Purpose norm_scalars;      ///< int32: 4 of limbs, 2 of largest magnitude, then one by unit
+  static const Purpose fp8_maxima;  ///< int32: of each weight in 8 bits, or each of its blocks
+  static const Purpose fp8_scales;  ///< float32: likewise, as op::Fp8Product takes them
+  static const Purpose
+      norm_scalars;  ///< int32: a device::SumOfSquares, then the largest magnitude of each unit
   static const Purpose shared_workspace;  ///< of the device's operations
   static const Purpose inputs;            ///< a micro-batch, as HostBatch
   static const Purpose logits;

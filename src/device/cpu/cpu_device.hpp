@@ -71,7 +71,6 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::LinearCrossEntropyBackward& o);
 
   // update.cpp, host_device.cpp, adamw.cpp
-  void execute(const op::MaxMagnitude& o);
   void execute(const op::SumSquares& o);
   using HostDevice::execute;
   void execute(const op::AdamW& o);

@@ -9,9 +9,6 @@
 
 namespace llampi::device {
 
-/// Elements that pass through float32 buffers at a time; the buffers of an update stay in the first cache.
-inline constexpr std::int64_t kUpdatePiece = 1024;
-
 /// @throws Error unless the gradient is float32 or bfloat16
 inline void check_gradient(const Tensor& gradient) {
   if (gradient.dtype == DType::float32 || gradient.dtype == DType::bfloat16) return;
@@ -40,12 +37,10 @@ class GradientPiece {
   alignas(64) float buffer_[kUpdatePiece];
 };
 
-/// body(n, values) for consecutive parts of [begin, end): one part if the gradient is float32, else pieces.
+/// body(n, values) for consecutive pieces of [begin, end), n <= kUpdatePiece
 template <class Body>
-void for_each_part(const Kernels& kernels, const Tensor& gradient, std::int64_t begin, std::int64_t end,
-                   const Body& body) {
-  if (gradient.dtype == DType::float32)
-    return body(end - begin, static_cast<const float*>(gradient.data) + begin);
+void for_each_piece(const Kernels& kernels, const Tensor& gradient, std::int64_t begin, std::int64_t end,
+                    const Body& body) {
   for (; begin < end; begin += kUpdatePiece) {
     const std::int64_t n = std::min(kUpdatePiece, end - begin);
     const GradientPiece piece(kernels, gradient, begin, n);

@@ -42,13 +42,23 @@ struct NormalSource {
   std::uint64_t key, purpose, first;
 };
 
+/// A sum of squares: (low + high * 2^kLowBits) * 2^unit.
+struct PieceOfSquares {
+  static constexpr int kLowBits = 48;
+  std::int64_t low, high;
+  int unit;
+  std::int32_t left_out;  ///< largest bits of the magnitudes that were too small for this unit; 0: none
+};
+
+/// Elements of a gradient that an update takes at a time; buffers of as many stay in the first cache.
+inline constexpr std::int64_t kUpdatePiece = 1024;
+
 /// A row of scores of attention has this many elements more in memory than it has keys, at most: whole
 /// vectors fit.
 inline constexpr std::int64_t kRowPadding = 16;
 
 struct Kernels {
   using Index = std::int64_t;
-  using Limb = std::int64_t;
 
   const char* name;  ///< "AVX-512 (x86-64-v4)"
 
@@ -86,10 +96,10 @@ struct Kernels {
   /// The same; logits become the gradient times `factor`.
   double (*cross_entropy_backward)(Index n, float* logits, Index label, double factor);
 
-  /// Largest bits of |x|, as op::MaxMagnitude orders them; at least `bits`.
-  std::int32_t (*max_magnitude)(Index n, const float* x, std::int32_t bits);
-  /// high and low += the squares, cut on the grid of this scale (grid.hpp). n <= 2^31.
-  void (*sum_squares)(Index n, const float* x, double scale, Limb* high, Limb* low);
+  /// Largest bits of |x|, as op::SumSquares orders them.
+  std::int32_t (*max_magnitude)(Index n, const float* x);
+  /// Of the elements whose magnitude is not above that with the bits `most`, which is finite. n <= kUpdatePiece.
+  PieceOfSquares (*sum_squares)(Index n, const float* x, std::int32_t most);
   void (*adamw)(Index n, const AdamWFactors& factors, const AdamWArrays& arrays);
 
   // The 16-bit formats, as bits; the arithmetic is that of core/half.hpp, but NaN may differ in its payload.

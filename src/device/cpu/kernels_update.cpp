@@ -6,14 +6,19 @@
 namespace llampi::device::LLAMPI_SIMD {
 namespace {
 
-std::int32_t max_magnitude(Index n, const float* x, std::int32_t bits) {
-  Ints top = Ints{} + bits;
+std::int32_t largest(Ints v) {
+  std::int32_t result = v[0];
+  for (Index i = 1; i < kWidth; ++i) result = v[i] > result ? v[i] : result;
+  return result;
+}
+
+std::int32_t max_magnitude(Index n, const float* x) {
+  Ints top{};
   for_each_vector(n, [&](Index i, auto part) {
     const Ints magnitude = as_ints(load(x + i, part)) & 0x7FFFFFFF;
     top = magnitude > top ? magnitude : top;
   });
-  for (Index i = 0; i < kWidth; ++i) bits = top[i] > bits ? top[i] : bits;
-  return bits;
+  return largest(top);
 }
 
 /// Integers below 2^52 in float64, summed as integers: adding 2^52 leaves the integer in the lower bits of
@@ -37,22 +42,38 @@ inline Doubles floor(Doubles v) {
   return nearest > v ? nearest - 1.0 : nearest;
 }
 
-/// As grid::cut(). The squares of float32 are exact in float64, and so is all that follows.
-void sum_squares(Index n, const float* x, double scale, std::int64_t* high_sum, std::int64_t* low_sum) {
-  IntegerSum high_limbs, low_limbs;
+/// 2^exponent of normal numbers
+inline double power_of_two(int exponent) {
+  return __builtin_bit_cast(double, static_cast<std::int64_t>(exponent + 1023) << 52);
+}
+
+/// The squares of float32 are exact in float64. Those within 24 exponents of the largest are integers below 2^94 in the unit of
+/// the smallest, which is cut in two of 48 bits, exactly.
+PieceOfSquares sum_squares(Index n, const float* x, std::int32_t most) {
+  constexpr int kExponents = 24, kLowBits = PieceOfSquares::kLowBits;
+  const int top = most >> 23, bottom = top > kExponents ? top - kExponents + 1 : 1;
+  const std::int32_t least = bottom == 1 ? 1 : bottom << 23;  // subnormal ones have the unit of exponent 1
+  const int unit = 2 * (bottom - 150);
+  const double scale = power_of_two(-unit - kLowBits);
+  IntegerSum high_sum, low_sum;
   const auto add = [&](Doubles v) {
     const Doubles square = v * v * scale;
     const Doubles high = floor(square);
-    high_limbs.add(high);
-    low_limbs.add(floor((square - high) * 0x1p32));
+    high_sum.add(high);
+    low_sum.add((square - high) * 0x1p48);
   };
+  Ints left_out{};
   for_each_vector(n, [&](Index i, auto part) {
-    const Wide wide = widen(load(x + i, part));
+    const Floats v = load(x + i, part);
+    const Ints magnitude = as_ints(v) & 0x7FFFFFFF;
+    const Ints smaller = magnitude < least ? magnitude : Ints{};
+    left_out = smaller > left_out ? smaller : left_out;
+    const Ints taken = (magnitude >= least) & (magnitude <= most);
+    const Wide wide = widen(reinterpret_cast<Floats>(as_ints(v) & taken));
     add(wide.low);
     add(wide.high);
   });
-  *high_sum += high_limbs.total();
-  *low_sum += low_limbs.total();
+  return {.low = low_sum.total(), .high = high_sum.total(), .unit = unit, .left_out = largest(left_out)};
 }
 
 void adamw(Index n, const AdamWFactors& f, const AdamWArrays& arrays) {

@@ -111,7 +111,6 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::Cast& o);
   void execute(const op::Zero& o);
   void execute(const op::RandomNormal& o);
-  void execute(const op::MaxMagnitude& o);
   void execute(const op::SumSquares& o);
   void execute(const op::FinishNorm& o);
   void execute(const op::AdamW& o);

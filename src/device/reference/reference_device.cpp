@@ -16,7 +16,6 @@
 #include "llampi/core/half.hpp"
 #include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
-#include "llampi/device/grid.hpp"
 
 namespace llampi::device {
 namespace {
@@ -714,33 +713,24 @@ class ReferenceDevice final : public HostDevice {
     }
   }
 
-  void execute(const op::MaxMagnitude& o) {
-    const Gradient gradient(o.gradient);
-    std::int32_t& bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
-    check_ranges(o.ranges, gradient.size());
-    for (const UpdateRange& range : o.ranges) {
-      for (Index i = range.begin; i < range.end; ++i) bits = std::max(bits, magnitude_bits(gradient[i]));
-    }
-  }
-
+  /// Gradients in float64 are squared in it.
   void execute(const op::SumSquares& o) {
     const Gradient gradient(o.gradient);
-    const std::int32_t bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
-    std::int64_t* sums = elements_of<std::int64_t>(o.limbs, 1, 2, "limbs");
+    std::int32_t& maximum = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+    SumOfSquares& sum = sum_of_squares(o.sum);
     check_ranges(o.ranges, gradient.size());
-    if (std::isfinite(std::bit_cast<float>(bits))) {
-      const double scale = grid::scale(grid::exponent(bits));
-      grid::Limbs sum{sums[0], sums[1]};
-      for (const UpdateRange& range : o.ranges) {
-        for (Index i = range.begin; i < range.end; ++i) {
-          const grid::Limbs square = grid::cut(gradient[i], scale);
-          sum.high += square.high;
-          sum.low += square.low;
+    for (const UpdateRange& range : o.ranges) {
+      for (Index i = range.begin; i < range.end; ++i) {
+        const std::int32_t bits = magnitude_bits(gradient[i]);
+        maximum = std::max(maximum, bits);
+        if (std::isfinite(std::bit_cast<float>(bits))) {
+          int exponent = 0;
+          const double fraction = std::frexp(gradient[i] * gradient[i], &exponent);
+          add(sum, static_cast<std::uint64_t>(std::ldexp(fraction, 53)), exponent - 53);
+        } else {
+          ++count_of(sum, bits);
         }
-        grid::normalise(sum);
       }
-      sums[0] = sum.high;
-      sums[1] = sum.low;
     }
   }
 

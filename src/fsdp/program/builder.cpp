@@ -449,7 +449,7 @@ class Builder {
       if (list_.units[u].reduced) emit_reduction(u, m);
       // A host that computes would have to stand still until the reduction is done.
       if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.micro_batches)
-        emit_largest(list_, u, list_.units[u].reduced ? list_.last_reduction : list_.last_compute);
+        emit_squares(list_, u, list_.units[u].reduced ? list_.last_reduction : list_.last_compute);
     }
   }
 

@@ -38,12 +38,12 @@ struct Emission {
   BufferTable buffers;
   int last_compute = -1;
   int last_reduction = -1;
-  int last_largest = -1;
+  int last_squares = -1;  ///< of Op::sum_squares
 };
 
-/// The largest magnitude of a unit's gradient, beside what is computed; else the norm looks for it.
+/// The squares of a unit's gradient for the norm, beside what is computed; else the norm sums them itself.
 /// @param complete the action after which the gradient is
-void emit_largest(Emission& list, int unit, int complete);
+void emit_squares(Emission& list, int unit, int complete);
 
 /// What follows the last micro-batch: the norm, and updates with the copies that they need.
 void emit_update(Emission& list);

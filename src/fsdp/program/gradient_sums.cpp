@@ -84,7 +84,7 @@ BufferId GradientSums::gradient_of(int unit, int micro_batch) {
 }
 
 /// On GPUs a unit's sum is complete as soon as it can be without the compute stream waiting for the reduction, so that its
-/// largest magnitude is found beside the backward pass. A host that computes would have to stand still for that.
+/// squares are summed beside the backward pass. A host that computes would have to stand still for that.
 int GradientSums::end_micro_batch(int unit, int micro_batch) {
   const int reduction = add_micro_batch(unit, micro_batch);
   if (spec_.backend == comm::Backend::nccl && micro_batch + 1 == spec_.micro_batches) {
@@ -144,7 +144,7 @@ void GradientSums::end_unit(int unit) {
   const bool adds = !sums.pending.empty();
   add_pending(unit);
   if (spec_.backend == comm::Backend::nccl)
-    emit_largest(list_, unit, adds ? list_.last_compute : sums.reduction);
+    emit_squares(list_, unit, adds ? list_.last_compute : sums.reduction);
 }
 
 void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds) {

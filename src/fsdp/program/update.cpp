@@ -41,16 +41,18 @@ class UpdateBuilder {
   int emit_norm() {
     const bool over_replicas = spec_.shards == 1 && spec_.units[trained_.front()].state_parts > 1;
     Action norm{.op = Op::norm, .ranks = over_replicas ? Ranks::replicate_group : Ranks::shard_group};
-    const bool found_beside = list_.last_largest >= 0;
-    if (const int last = found_beside ? list_.last_largest : list_.last_reduction; last >= 0)
+    const bool summed = list_.last_squares >= 0;
+    if (const int last = summed ? list_.last_squares : list_.last_reduction; last >= 0)
       norm.waits.push_back(last);
-    for (const int u : trained_)
-      norm.operands.push_back(read_of(list_.buffers.all_reduced_gradient(u), Slot::gradient));
-    norm.operands.push_back(found_beside ? both_of(kept_.norm_scalars, Slot::norm_scalars)
-                                         : write_of(kept_.norm_scalars, Slot::norm_scalars));
+    for (const int u : trained_) {
+      if (!summed) norm.operands.push_back(read_of(list_.buffers.all_reduced_gradient(u), Slot::gradient));
+    }
+    norm.operands.push_back(summed ? both_of(kept_.norm_scalars, Slot::norm_scalars)
+                                   : write_of(kept_.norm_scalars, Slot::norm_scalars));
     const int most_ranks = std::max(spec_.shards, spec_.replicas);
     norm.operands.push_back(workspace_operand(
-        list_, kReduceStream, comm::all_reduce_workspace(spec_.backend, 2, most_ranks, DType::int64)));
+        list_, kReduceStream,
+        comm::all_reduce_workspace(spec_.backend, device::kSumOfSquaresNumbers, most_ranks, DType::int64)));
     norm.operands.push_back(both_of(kept_.step_scalars, Slot::scalars));
     return list_.push(std::move(norm));
   }
@@ -217,14 +219,15 @@ class UpdateBuilder {
 
 }  // namespace
 
-void emit_largest(Emission& list, int unit, int complete) {
-  const Part own{.offset = kNormScalars + unit, .rows = 1, .cols = 1};
-  list.last_largest =
-      list.push({.op = Op::largest,
+void emit_squares(Emission& list, int unit, int complete) {
+  const BufferId scalars = list.program.persistent.norm_scalars;
+  list.last_squares =
+      list.push({.op = Op::sum_squares,
                  .stream = kSideStream,
                  .unit = unit,
                  .operands = {read_of(list.buffers.all_reduced_gradient(unit), Slot::gradient),
-                              write_of(list.program.persistent.norm_scalars, Slot::norm_scalars, own)},
+                              list.last_squares < 0 ? write_of(scalars, Slot::norm_scalars)
+                                                    : both_of(scalars, Slot::norm_scalars)},
                  .waits = {complete}});
 }
 

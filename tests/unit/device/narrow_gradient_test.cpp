@@ -44,29 +44,26 @@ Gradient many_magnitudes() {
 }
 
 struct Norm {
+  device::SumOfSquares sum{};
   std::int32_t maximum = 0;
-  std::int64_t limbs[2] = {0, 0};
   double value = 0;
 };
 
 Norm norm_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   Norm norm;
-  const Tensor maximum = tensor(&norm.maximum, 1, 1), limbs = tensor(norm.limbs, 1, 2);
-  device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
-  device.run(
-      device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+  const Tensor maximum = tensor(&norm.maximum, 1, 1),
+               sum = tensor(norm.sum.digits, 1, device::kSumOfSquaresNumbers);
+  device.run(device::op::SumSquares{.gradient = gradient, .ranges = ranges, .sum = sum, .maximum = maximum});
   const double one = 1;
   device::UpdateScalars scalars;
-  device.run(device::op::FinishNorm{
-      .maximum = maximum, .limbs = limbs, .max_norm = 1, .loss_scale = &one, .scalars = &scalars});
+  device.run(device::op::FinishNorm{.sum = sum, .max_norm = 1, .loss_scale = &one, .scalars = &scalars});
   norm.value = scalars.grad_norm;
   return norm;
 }
 
 void expect_same(const Norm& a, const Norm& b) {
   EXPECT_EQ(a.maximum, b.maximum);
-  EXPECT_EQ(a.limbs[0], b.limbs[0]);
-  EXPECT_EQ(a.limbs[1], b.limbs[1]);
+  expect_same_sum(a.sum, b.sum);
   EXPECT_TRUE(a.value == b.value || (std::isnan(a.value) && std::isnan(b.value)));
 }
 
@@ -154,7 +151,8 @@ TEST(NarrowGradient, ReferenceAdamWTakesItToo) {
 void expect_refused(device::Device& device, Tensor gradient) {
   Norm norm;
   const Ranges ranges{{0, 4}};
-  const Tensor maximum = tensor(&norm.maximum, 1, 1), limbs = tensor(norm.limbs, 1, 2);
+  const Tensor maximum = tensor(&norm.maximum, 1, 1),
+               sum = tensor(norm.sum.digits, 1, device::kSumOfSquaresNumbers);
   const auto expect_sentence = [&](const auto& call) {
     try {
       call();
@@ -166,11 +164,8 @@ void expect_refused(device::Device& device, Tensor gradient) {
     }
   };
   expect_sentence([&] {
-    device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
-  });
-  expect_sentence([&] {
     device.run(
-        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .sum = sum, .maximum = maximum});
   });
   std::vector<double> state(4);  // refused as well, but later
   const Tensor other = tensor(state.data(), 1, 4);

@@ -4,47 +4,39 @@
 #include <cmath>
 #include <limits>
 
+#include <boost/multiprecision/cpp_int.hpp>
+
 #include "device/cpu/cpu_device.hpp"
-#include "llampi/device/grid.hpp"
 #include "support/adamw.hpp"
 
 namespace llampi::test {
 namespace {
 
-/// Maximum and limbs of the ranges of `gradient`, as one rank would have them.
+/// What is left of the ranges of a gradient, as one rank would have it.
 struct NormState {
+  device::SumOfSquares sum{};
   std::int32_t maximum = 0;
-  std::int64_t limbs[2] = {0, 0};
 
-  Tensor maximum_tensor() { return tensor(&maximum, 1, 1); }
-  Tensor limbs_tensor() { return tensor(limbs, 1, 2); }
+  Tensor sum_tensor() { return tensor(sum.digits, 1, device::kSumOfSquaresNumbers); }
 };
 
-void find_maximum(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
-  device.run(
-      device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = state.maximum_tensor()});
-}
 void add_squares(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
   device.run(device::op::SumSquares{.gradient = gradient,
                                     .ranges = ranges,
-                                    .maximum = state.maximum_tensor(),
-                                    .limbs = state.limbs_tensor()});
+                                    .sum = state.sum_tensor(),
+                                    .maximum = tensor(&state.maximum, 1, 1)});
 }
 
 device::UpdateScalars finish(device::Device& device, NormState& state, double max_norm,
                              double loss_scale = 1) {
   device::UpdateScalars scalars;
-  device.run(device::op::FinishNorm{.maximum = state.maximum_tensor(),
-                                    .limbs = state.limbs_tensor(),
-                                    .max_norm = max_norm,
-                                    .loss_scale = &loss_scale,
-                                    .scalars = &scalars});
+  device.run(device::op::FinishNorm{
+      .sum = state.sum_tensor(), .max_norm = max_norm, .loss_scale = &loss_scale, .scalars = &scalars});
   return scalars;
 }
 
 NormState state_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   NormState state;
-  find_maximum(device, gradient, ranges, state);
   add_squares(device, gradient, ranges, state);
   return state;
 }
@@ -56,8 +48,28 @@ double norm_over(device::Device& device, Tensor gradient, const Ranges& ranges) 
 
 void expect_same(const NormState& a, const NormState& b) {
   EXPECT_EQ(a.maximum, b.maximum);
-  EXPECT_EQ(a.limbs[0], b.limbs[0]);
-  EXPECT_EQ(a.limbs[1], b.limbs[1]);
+  expect_same_sum(a.sum, b.sum);
+}
+
+/// A fixed-point number that counts SumOfSquares's lowest digit's unit, by a library.
+using BigInteger = boost::multiprecision::cpp_int;
+
+BigInteger squares_of(const Values& values) {
+  BigInteger sum = 0;
+  for (const double v : values.data) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(v)) & 0x7FFFFFFFU;
+    const std::uint32_t exponent = bits >> 23, fraction = bits & 0x7FFFFFU;
+    const std::uint64_t significand = exponent == 0 ? fraction : fraction | 0x800000U;
+    const int unit = static_cast<int>(exponent == 0 ? 1 : exponent) - 150;
+    sum += BigInteger(significand * significand) << (2 * unit - device::SumOfSquares::kLowest);
+  }
+  return sum;
+}
+
+BigInteger integer_of(const device::SumOfSquares& sum) {
+  BigInteger value = 0;
+  for (int j = 0; j < device::SumOfSquares::kDigits; ++j) value += BigInteger(sum.digits[j]) << (32 * j);
+  return value;
 }
 
 double plain_norm(const Values& values) {
@@ -77,7 +89,6 @@ TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
   const auto reference = device::make_reference_device();
   Session r(*reference, DType::float64);
   NormState expected = state_of(*reference, r.upload(values), whole);
-  // 2^-62 of the largest square is lost per element: below float64's rounding here.
   EXPECT_NEAR(finish(*reference, expected, 0).grad_norm, plain_norm(values), 1e-14 * plain_norm(values));
   expect_same(state_of(*reference, r.upload(values), split), expected);
   for (const device::Kernels* kernels : device::available_kernels()) {
@@ -92,19 +103,43 @@ TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
   }
 }
 
-// Two ranks with half of the elements each: the maximum is shared, the limbs are added.
+TEST(GradientNorm, IsOfTheExactSum) {
+  constexpr std::int64_t kMany = 3 * 1024 + 5;
+  const auto reference = device::make_reference_device();
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Values values = all_exponents(kMany, dtype);
+    const BigInteger expected = squares_of(values);
+    Session r(*reference, DType::float64);
+    EXPECT_EQ(integer_of(state_of(*reference, r.upload(values), {{0, kMany}}).sum), expected);
+    for (const device::Kernels* kernels : device::available_kernels()) {
+      device::CpuDevice device(2, *kernels);
+      Session s(device, DType::float32);
+      const Tensor gradient = s.upload(values, dtype);
+      EXPECT_EQ(integer_of(state_of(device, gradient, {{0, kMany}}).sum), expected) << kernels->name;
+    }
+  }
+}
+
+// As many ranks as there are may hold the largest numbers that there are.
+TEST(GradientNorm, HasRoomForSumsOfManyRanks) {
+  const auto device = device::make_cpu_device(1);
+  Session s(*device, DType::float32);
+  const double largest = static_cast<double>(std::numeric_limits<float>::max());
+  NormState state = state_of(*device, s.upload({1, 1024, std::vector<double>(1024, largest)}), {{0, 1024}});
+  for (int doubling = 0; doubling < 30; ++doubling) state.sum += device::SumOfSquares(state.sum);
+  EXPECT_DOUBLE_EQ(finish(*device, state, 0).grad_norm, largest * 0x1p20);
+}
+
+// Two ranks with half of the elements each: their sums are added.
 TEST(GradientNorm, DoesNotDependOnRanks) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   const Tensor gradient = s.upload(normal(1, kUpdatedElements, "gradient"));
   NormState first, second;
   const Ranges low{{0, 4321}}, high{{4321, kUpdatedElements}};
-  find_maximum(*device, gradient, low, first);
-  find_maximum(*device, gradient, high, second);
-  first.maximum = second.maximum = std::max(first.maximum, second.maximum);
   add_squares(*device, gradient, low, first);
   add_squares(*device, gradient, high, second);
-  for (int i = 0; i < 2; ++i) first.limbs[i] += second.limbs[i];
+  first.sum += second.sum;
   EXPECT_EQ(finish(*device, first, 0).grad_norm, norm_over(*device, gradient, {{0, kUpdatedElements}}));
 }
 
@@ -138,7 +173,6 @@ TEST(GradientNorm, AboveTheLimitIsClipped) {
   Session s(*device, DType::float32);
   const Tensor gradient = s.upload({1, 2, {3, 4}});
   NormState state;
-  find_maximum(*device, gradient, {{0, 2}}, state);
   add_squares(*device, gradient, {{0, 2}}, state);
   EXPECT_DOUBLE_EQ(finish(*device, state, 0).grad_norm, 5);
   EXPECT_EQ(finish(*device, state, 0).clip_coefficient, 1);
@@ -170,8 +204,7 @@ TEST(GradientNorm, ReferenceRoundsTheMaximumUp) {
   const auto device = device::make_reference_device();
   for (double x : {1.0 + 1e-12, 0.1, -1.0 / 3, 1e-60}) {
     NormState state;
-    device->run(device::op::MaxMagnitude{
-        .gradient = tensor(&x, 1, 1), .ranges = Ranges{{0, 1}}, .maximum = state.maximum_tensor()});
+    add_squares(*device, tensor(&x, 1, 1), {{0, 1}}, state);
     EXPECT_GE(static_cast<double>(std::bit_cast<float>(state.maximum)), std::abs(x));
     EXPECT_LE(static_cast<double>(std::bit_cast<float>(state.maximum)),
               std::abs(x) * (1 + 2 * kEpsilon) + 2e-45);
@@ -215,7 +248,6 @@ TEST(Gradients, NotFiniteMeansNoUpdate) {
       values.data[4321] = bad;
       const Tensor gradient = s.upload(values);
       NormState state;
-      find_maximum(*device, gradient, {{0, 5000}}, state);
       add_squares(*device, gradient, {{0, 5000}}, state);
       const device::UpdateScalars scalars = finish(*device, state, 1);
       EXPECT_FALSE(std::isfinite(scalars.grad_norm));

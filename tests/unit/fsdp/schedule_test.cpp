@@ -106,7 +106,7 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   void the_first_write_of_a_gradient_overwrites_and_later_ones_add() const;
   void norm_follows_all_reductions_and_updates_follow_the_norm() const;
   void where_replicas_divide_the_state_updated_parts_are_gathered() const;
-  void on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() const;
+  void on_gpus_the_squares_of_gradients_are_summed_beside_the_backward_pass() const;
   void state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() const;
   void residuals_in_host_memory_are_back_before_they_are_read() const;
   void the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() const;
@@ -258,7 +258,7 @@ void EveryList::in_the_order_of_a_tree_gradients_are_added_so() const {
       const bool adds = action.find(Slot::output)->access == Access::both;
       std::string& shard = sums[buffer(Slot::output)];
       shard = adds ? joined(shard, sums.at(buffer(Slot::input))) : sums.at(buffer(Slot::input));
-    } else if (action.op == Op::norm) {
+    } else if (action.op == Op::norm || action.op == Op::sum_squares) {
       const bool joins = GetParam().shard_count() > 1 && GetParam().ranks > GetParam().shard_count();
       for (const auto& operand : action.operands) {
         if (operand.slot != Slot::gradient) continue;
@@ -402,10 +402,13 @@ void EveryList::where_replicas_divide_the_state_updated_parts_are_gathered() con
   }
 }
 
-void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass() const {
+void EveryList::on_gpus_the_squares_of_gradients_are_summed_beside_the_backward_pass() const {
   std::map<int, int> found;
   for (int i = 0; i < size(); ++i) {
-    if (at(i).op == Op::largest) {
+    if (at(i).op == Op::norm || at(i).op == Op::sum_squares) {  // the first begins the sum
+      EXPECT_EQ(at(i).find(Slot::norm_scalars)->access, found.empty() ? Access::write : Access::both);
+    }
+    if (at(i).op == Op::sum_squares) {
       EXPECT_EQ(at(i).stream, kSideStream);
       EXPECT_TRUE(found.emplace(at(i).unit, i).second);
     }
@@ -413,12 +416,12 @@ void EveryList::on_gpus_the_largest_gradient_is_found_beside_the_backward_pass()
   const auto trained =
       std::count_if(lists_.units.begin(), lists_.units.end(), [](const auto& u) { return !u.frozen; });
   EXPECT_EQ(std::ssize(found), GetParam().on_gpus ? trained : 0);
-  for (const auto& [u, largest] : found) {
-    const BufferId gradient = operand(at(largest), Slot::gradient, 0).buffer;
+  for (const auto& [u, summed] : found) {
+    const BufferId gradient = operand(at(summed), Slot::gradient, 0).buffer;
     for (int i = 0; i < size(); ++i) {
       for (const auto& o : at(i).operands) {
         if (o.buffer != gradient || o.access == Access::read || at(i).op == Op::update) continue;
-        EXPECT_TRUE(happens_before_(i, largest)) << to_string(at(i), lists_.specs, lists_.units);
+        EXPECT_TRUE(happens_before_(i, summed)) << to_string(at(i), lists_.specs, lists_.units);
       }
     }
   }
@@ -599,7 +602,7 @@ TEST_P(EveryList, IsSound) {
   the_first_write_of_a_gradient_overwrites_and_later_ones_add();
   norm_follows_all_reductions_and_updates_follow_the_norm();
   where_replicas_divide_the_state_updated_parts_are_gathered();
-  on_gpus_the_largest_gradient_is_found_beside_the_backward_pass();
+  on_gpus_the_squares_of_gradients_are_summed_beside_the_backward_pass();
   state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time();
   residuals_in_host_memory_are_back_before_they_are_read();
   the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back();

@@ -67,6 +67,10 @@ struct MeasuredStep {
     const auto sizes = device::make_gpu_sizes();
     compiled = fsdp::compile_model(*model, options, groups, *sizes, comm::Backend::nccl);
     work = work_of_step(*model, options, groups, compiled, *sizes, kernels);
+    // When all of them were measured, the norm read the gradient twice.
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      if (compiled.step.actions[i].op == fsdp::Op::sum_squares) work[i].amounts += Terms(work[i].amounts);
+    }
     tokens = static_cast<double>(options.batch.tokens() * options.micro_batches);
   }
   Terms sum() const {
@@ -157,10 +161,9 @@ Terms class_work(const MeasuredStep& step, const std::string& kind) {
     const double norms = 2.0 * 17 + 1;
     amounts[Term::memory_bytes] = norms * step.options.micro_batches * 6 * static_cast<double>(x.bytes());
   } else {
-    const fsdp::Op op = kind == "adamw" ? fsdp::Op::update : fsdp::Op::norm;
+    const fsdp::Op op = kind == "adamw" ? fsdp::Op::update : fsdp::Op::sum_squares;
     for (std::size_t i = 0; i < step.work.size(); ++i) {
-      const fsdp::Op of_action = step.compiled.step.actions[i].op;
-      if (of_action == op || (op == fsdp::Op::norm && of_action == fsdp::Op::largest))
+      if (step.compiled.step.actions[i].op == op)
         amounts[Term::array_bytes] += step.work[i].amounts[Term::array_bytes];
     }
   }

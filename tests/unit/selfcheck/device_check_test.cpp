@@ -51,9 +51,10 @@ std::unique_ptr<device::Device> broken_device(const std::string& broken) {
         if (broken == name) *o.loss_sum *= 1.05;
       if constexpr (std::is_same_v<decltype(o), const device::op::LinearCrossEntropyBackward&>)
         if (broken == name + "'s loss") *o.loss_sum *= 1.05;
-      if constexpr (std::is_same_v<decltype(o), const device::op::MaxMagnitude&>) spoil(name, o.maximum);
-      if constexpr (std::is_same_v<decltype(o), const device::op::SumSquares&>)
-        if (broken == name) o.limbs.template as<std::int64_t>()[0] /= 2;
+      if constexpr (std::is_same_v<decltype(o), const device::op::SumSquares&>) {
+        spoil(name + "'s maximum", o.maximum);
+        if (broken == name) o.sum.template as<std::int64_t>()[10] /= 2;
+      }
       if constexpr (std::is_same_v<decltype(o), const device::op::FinishNorm&>)
         if (broken == name) o.scalars->clip_coefficient = 1;
       if constexpr (requires { o.master; }) {
@@ -175,7 +176,7 @@ TEST(DeviceCheck, NamesWhatABrokenOperationHasWritten) {
       {"linear_cross_entropy_backward", "gradient of model.norm.weight"},
       {"linear_cross_entropy_backward's weight", "gradient of lm_head.weight"},
       {"linear_cross_entropy_backward's loss", "loss"},
-      {"max_magnitude", "largest gradient of update 1"},
+      {"sum_squares's maximum", "largest gradient of update 1"},
       {"sum_squares", "gradient norm of update 1"},
       {"finish_norm", "clip coefficient of update 1"},
       {"adamw's master", "AdamW's master"},
