@@ -57,8 +57,9 @@ double common_length(const Times& a, const Times& b) {
 
 bool is_copy(const std::string& operation) { return operation == "h2d" || operation == "d2h"; }
 
-/// Operations with a small all-reduce inside that count as computing: most of their time is arithmetic.
-bool computes(const std::string& operation) { return operation == "norm" || operation == "fp8_scales"; }
+// These have a small all-reduce inside and count as computing, because most of their time is arithmetic; but not the norm if its
+// squares have been summed before, by operations of their own.
+constexpr const char *kScales = "fp8_scales", *kNorm = "norm", *kSquares = "sum_squares";
 
 /// An operation that only frees a buffer.
 bool is_nothing(const std::string& operation) { return operation == "reshard"; }
@@ -81,8 +82,10 @@ class Sums {
       last = std::max(last, end);
     }
     if (is_nothing(operation)) return;
-    const bool is_collective = has_arguments && found->contains("ranks") && !computes(operation);
-    (is_collective ? collectives_ : is_copy(operation) ? copies_ : compute_).emplace_back(begin, end);
+    const bool is_of_ranks = has_arguments && found->contains("ranks") && operation != kScales;
+    Times& times = is_of_ranks ? (operation == kNorm ? norms_ : collectives_)
+                               : (is_copy(operation) ? copies_ : compute_);
+    times.emplace_back(begin, end);
     result_.operations[operation] += end - begin;
   }
 
@@ -91,6 +94,8 @@ class Sums {
     if (steps_.empty()) return {};
     const double scale = 1e-6 / static_cast<double>(steps_.size());
     for (const auto& [step, ends] : steps_) result_.step += scale * (ends.second - ends.first);
+    Times& of_norms = result_.operations.contains(kSquares) ? collectives_ : compute_;
+    of_norms.insert(of_norms.end(), norms_.begin(), norms_.end());
     compute_ = united(std::move(compute_));
     collectives_ = united(std::move(collectives_));
     result_.compute = scale * length_of(compute_);
@@ -103,7 +108,7 @@ class Sums {
 
  private:
   RankTimes result_;
-  Times compute_, collectives_, copies_;
+  Times compute_, collectives_, copies_, norms_;
   std::map<std::int64_t, std::pair<double, double>> steps_;
 };
 
