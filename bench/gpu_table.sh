@@ -149,7 +149,9 @@ measure_what_verdicts_need() {
         ! $with_18 || run --seq-len "$length" --layers 18 "${narrow[@]}" "${short[@]}"
     done
     if $of_8b; then
-        for length in "${lengths[@]}"; do run --seq-len "$length" --layers 32 --checkpointing auto "${narrow[@]}" "${short[@]}"; done
+        for length in "${lengths[@]}"; do
+            run --seq-len "$length" --layers 32 --checkpointing auto --micro-batch auto "${narrow[@]}" "${short[@]}"
+        done
         run "${small[@]}" --seq-len 4096 "${narrow[@]}" "${short[@]}"
         beside_torch
     fi
@@ -186,6 +188,10 @@ measure_the_rest() {
         product=auto
         if [[ " ${judged[*]} " == *" $length "* ]]; then product=fp8; fi
         run --seq-len "$length" --layers 18 "${narrow[@]}" --product $product "${short[@]}"
+    done
+    # All of 8B with recomputation instead of smaller micro-batches.
+    for length in "${lengths[@]}"; do
+        if $of_8b && ((length < 8192)); then run --seq-len "$length" --layers 32 --checkpointing auto "${narrow[@]}" "${short[@]}"; fi
     done
     run --seq-len "$longest" "${blocks[@]}" --micro-batches 16 "${short[@]}"
     # Qwen2.5-7B's shape, as llmq publishes it for one H100: 4 sequences without recomputation. 16 micro-batches, where llmq has 128, hide AdamW too.

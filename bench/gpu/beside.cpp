@@ -52,10 +52,9 @@ bool is(const json& row, const char* key, const json& value) {
 /// Blocks of Llama-3-8B, whatever their number.
 bool is_8b(const json& row) { return is(row, "hidden", 4096) && is(row, "feed_forward", 14336); }
 bool is_1b(const json& row) { return is(row, "hidden", 2048) && is(row, "feed_forward", 8192); }
-/// Two micro-batches; of how many sequences is compared later (shape_of()).
+/// Of one document in a sequence; how many sequences there are is compared later (shape_of()).
 bool is_step(const json& row, std::int64_t seq_len) {
-  return is(row, "seq_len", seq_len) && is(row, "micro_batches", 2) && !row.contains("not_measured") &&
-         row.value("documents", 1) == 1;
+  return is(row, "seq_len", seq_len) && !row.contains("not_measured") && row.value("documents", 1) == 1;
 }
 /// "llampi", "llmq" or "PyTorch", which is followed by its version and "compiled".
 bool is_system(const json& row, const std::string& system) {
@@ -105,7 +104,7 @@ std::vector<Claim> claims() {
         fmt::format("all of 8B, {}", length), "llmq", 1.05,
         [length](const json& row) {
           return is_8b(row) && is_step(row, length) && is(row, "layers", 32) &&
-                 row.value("checkpointing", "auto") == "auto";
+                 row.value("checkpointing", "auto") == "auto" && row.value("divides", true);
         },
         true);
   }
@@ -143,10 +142,13 @@ std::vector<Claim> claims() {
   return claims;
 }
 
-/// What rows have in common that are compared, besides what a claim is of.
+/// What rows have in common that are compared, besides what a claim is of. Programs may divide a step's sequences into other
+/// micro-batches.
 std::string shape_of(const json& row) {
   json shape;
-  for (const char* key : {"device", "layers", "sequences"}) shape[key] = row.value(key, json());
+  for (const char* key : {"device", "layers"}) shape[key] = row.value(key, json());
+  shape["sequences of a step"] =
+      row.value("sequences", std::int64_t{0}) * row.value("micro_batches", std::int64_t{0});
   return shape.dump();
 }
 
@@ -158,12 +160,14 @@ double median(std::vector<double> values) {
 }
 
 /// Tokens/s of the rows that are wanted, by shape: the median of equal ones; of a program's ways, such as PyTorch's
-/// kernels for attention, the fastest.
+/// kernels for attention, or other micro-batches, the fastest.
 std::map<std::string, double> rates_of(const std::vector<json>& rows, const Wanted& wanted) {
   std::map<std::pair<std::string, std::string>, std::vector<double>> equal;
   for (const json& row : rows) {
     if (row.contains("tokens_per_second") && wanted(row))
-      equal[{shape_of(row), row["system"]}].push_back(row["tokens_per_second"]);
+      equal[{shape_of(row),
+             fmt::format("{} {}", row["system"].get<std::string>(), row.value("sequences", 0))}]
+          .push_back(row["tokens_per_second"]);
   }
   std::map<std::string, double> rates;
   for (const auto& [which, values] : equal) {
@@ -186,8 +190,8 @@ std::string verdict(bool reached) { return reached ? "reached" : "**NOT reached*
 std::string share_verdict(const std::vector<json>& rows) {
   constexpr double kLeast = 0.88;
   const auto row = std::find_if(rows.begin(), rows.end(), [](const json& r) {
-    return as_it_comes(r) && !is_fp8(r) && is_8b(r) && is_step(r, 8192) && r.contains("profile") &&
-           r["profile"].contains("classes");
+    return as_it_comes(r) && !is_fp8(r) && is_8b(r) && is_step(r, 8192) && is(r, "micro_batches", 2) &&
+           r.contains("profile") && r["profile"].contains("classes");
   });
   const std::string what = "| products and attention of a step, 8192 | |";
   if (row == rows.end()) return what + fmt::format(" {:.0f} % | not measured |\n", 100 * kLeast);
@@ -276,7 +280,7 @@ std::string verdicts(const std::vector<json>& rows) {
       was += claim.other;
     } else {
       was += claim.is_choice ? "llampi as a run chooses"
-                             : "llampi with as many layers and sequences on that GPU";
+                             : "llampi with as many layers, and sequences in a step, on that GPU";
     }
     text += fmt::format("| {} | {} | {:.2f} | {} |\n", claim.what, claim.other, claim.ratio, was);
   }

@@ -26,12 +26,14 @@ std::int64_t parameter_count(const llampi::model::Model& model) {
   return count;
 }
 
-Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options& options) {
+/// @param options become those of what was measured
+Measured measure(llampi::comm::World& mpi, const Machine& machine, Options& options) {
   llampi::comm::World& world = machine.world(mpi);
   Measured measured;
   measured.ranks = world.size();
   measured.layers = layers_that_fit(machine, world, options);
   const auto model = make_model(options, measured.layers);
+  options = with_micro_batches(*model, machine, world, options);
   measured.parameters = parameter_count(*model);
   measured.flops_per_token = model->flops_per_token(options.seq_len);
   measured.steps = time_steps(*model, machine, world, options);
@@ -66,7 +68,7 @@ void report(const Options& options, const nlohmann::json& row) {
   if (!options.output.empty()) append(options.output, row);
 }
 
-int run(llampi::comm::World& mpi, const Options& options) {
+int run(llampi::comm::World& mpi, Options options) {
   const Machine machine = open_machine(mpi, options);
   const Measured measured = measure(mpi, machine, options);
   if (mpi.rank() == 0) report(options, to_json(options, machine, measured));

@@ -40,6 +40,8 @@ po::options_description describe(Options& o) {
   add("seq-len", value(o.seq_len), "");
   add("tokens", value(o.tokens), "of a micro-batch of a rank");
   add("micro-batches", value(o.micro_batches), "of a step");
+  add("micro-batch", value(o.micro_batch),
+      "given, or auto: the tokens of the step in micro-batches as train.micro_batch = auto chooses");
   add("documents", value(o.documents), "of a sequence, which do not see each other; MFU counts whole ones");
   add("checkpointing", value(o.checkpointing), "as activation.checkpointing; auto: what fits");
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
@@ -86,6 +88,7 @@ void check(const Options& o) {
   require_one_of("device", o.device, {"cuda", "cpu"});
   if (o.checkpointing != "auto" && !fsdp::parse_checkpointing(o.checkpointing))
     throw_user_error("--checkpointing {}: use what activation.checkpointing takes", o.checkpointing);
+  require_one_of("micro-batch", o.micro_batch, {"given", "auto"});
   require_one_of("state", o.state, {"bfloat16", "float32"});
   require_one_of("gradient", o.gradient, {"float32", "bfloat16"});
   require_one_of("product", o.product, {"auto", "fp8"});

@@ -28,6 +28,9 @@ struct Options {
   std::int64_t seq_len = 8192;
   std::int64_t tokens = 8192;  ///< of a micro-batch of a rank
   int micro_batches = 2;
+  /// auto: the tokens of a step are divided into micro-batches as by train.micro_batch = auto; chosen: they have been; given: by
+  /// `tokens` and `micro_batches`.
+  std::string micro_batch = "given";
   std::int64_t documents = 1;          ///< of a sequence, which do not see each other
   std::string checkpointing = "none";  ///< as activation.checkpointing
   std::string state = "bfloat16";      ///< master parameters and moments: bfloat16 or float32

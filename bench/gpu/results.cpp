@@ -144,6 +144,7 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"seq_len", o.seq_len},
               {"sequences", o.tokens / o.seq_len},
               {"micro_batches", o.micro_batches},
+              {"divides", o.micro_batch == "chosen"},
               {"documents", o.documents},
               {"checkpointing", o.checkpointing},
               {"state", o.state},

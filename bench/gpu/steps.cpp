@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "gpu/clock.hpp"
 #include "gpu/noise.hpp"
@@ -41,6 +42,8 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
 fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& machine, comm::World& world,
                                     const Options& o) {
   fsdp::EngineOptions options = engine_options(model, machine, o);
+  const bool divides = o.micro_batch == "auto";
+  if (divides) options.micro_batches *= static_cast<int>(std::exchange(options.batch.sequences, 1));
   const device::GpuProperties& gpu = machine.properties;
   const bool keeps_dp =
       machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "native";
@@ -68,6 +71,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   fsdp::decide_what_fits(options, question,
                          {.checkpointing = o.checkpointing == "auto",
                           .offload_residuals = machine.gpu != nullptr,
+                          .micro_batch = divides,
                           .most_dp_room = decides_room ? memory_bytes / 8 : 0,
                           .logits = machine.gpu && o.logits_workspace < 0});
   return options;
@@ -204,6 +208,16 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
         format_bytes(needed(1)), format_bytes(std::max<std::int64_t>(0, -lacking)), format_bytes(headroom));
   }
   return layers;
+}
+
+Options with_micro_batches(const model::Model& model, const Machine& machine, comm::World& world,
+                           Options options) {
+  if (options.micro_batch != "auto") return options;
+  const fsdp::EngineOptions chosen = fitting_options(model, machine, world, options);
+  options.tokens = chosen.batch.tokens();
+  options.micro_batches = chosen.micro_batches;
+  options.micro_batch = "chosen";
+  return options;
 }
 
 StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,

@@ -20,6 +20,10 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
 
 std::unique_ptr<model::Model> make_model(const Options& options, std::int64_t layers);
 
+/// With the tokens and the number of micro-batches that a run would choose, if that is asked for. Collective.
+Options with_micro_batches(const model::Model& model, const Machine& machine, comm::World& world,
+                           Options options);
+
 struct StepTimes {
   std::vector<double> seconds;  ///< of the timed steps, sorted
   std::vector<double> losses;   ///< mean over this rank's tokens, of all steps, the first ones included

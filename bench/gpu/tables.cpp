@@ -65,6 +65,7 @@ std::string name_of(const json& row) {
   if (tuning == "bursts") name += ", products chosen in bursts";
   if (const std::int64_t logits = row.value("logits_workspace", std::int64_t{-1}); logits >= 0)
     name += fmt::format(", logits in {} MiB", logits);
+  if (row.value("divides", false)) name += ", micro-batches as chosen";
   if (row.value("documents", 1) > 1)
     name += fmt::format(", {} documents a sequence", row["documents"].get<int>());
   if (row.value("ranks", 1) > 1) name += fmt::format(", {} ranks", row["ranks"].get<int>());

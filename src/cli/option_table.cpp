@@ -159,7 +159,8 @@ Table train_options(train::Config& c) {
        {.range = kAtLeastZero}},
       {"train.micro_batch",
        spelled_micro_batch(c.train.micro_batch),
-       "sequences per rank in each forward pass. auto: as many as fit in memory, up to 16384 tokens",
+       "sequences per rank in each forward pass. auto: as many as fit in memory, up to 16384 tokens; "
+       "with activation.checkpointing = auto fewer, if they take less time without recomputation",
        {.name = "auto|N"}},
       {"train.global_batch",
        &c.train.global_batch,

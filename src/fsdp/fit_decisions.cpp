@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is decided by what fits, and what it costs.
 #include <algorithm>
+#include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,13 +65,17 @@ struct CompiledLevel {
   bool fits = false;
 };
 
+/// More micro-batches take little more memory, but a long time to compile.
+EngineOptions with_few_micro_batches(EngineOptions options) {
+  constexpr int kEnough = 4;
+  if (options.sum_order == SumOrder::any) options.micro_batches = std::min(options.micro_batches, kEnough);
+  return options;
+}
+
 /// The first of checkpointing_levels() with which it fits; the last where none does.
 CompiledLevel fitting_level(const FitQuestion& question) {
-  // More micro-batches take little more memory, but a long time to compile.
-  constexpr int kEnoughMicroBatches = 4;
   const auto levels = checkpointing_levels(question.model);
-  EngineOptions few = question.options;
-  if (few.sum_order == SumOrder::any) few.micro_batches = std::min(few.micro_batches, kEnoughMicroBatches);
+  EngineOptions few = with_few_micro_batches(question.options);
   std::size_t fewest = 0, enough = levels.size() - 1;
   while (fewest < enough) {
     const std::size_t middle = (fewest + enough) / 2;
@@ -111,6 +115,8 @@ double forward_operations(const model::Model& model, const CompiledModel& compil
 
 namespace {
 
+constexpr double kOperationsOfAMemoryByte = 230;
+
 /// Of the forward pass of an attention, if the layer has one.
 double attention_operations(const model::LayerSpec& spec, const model::BatchShape& batch) {
   if (!spec.attention) return 0;
@@ -122,7 +128,7 @@ double attention_operations(const model::LayerSpec& spec, const model::BatchShap
 
 AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
                                  const CompiledModel& compiled) {
-  constexpr double kOperationsOfALinkByte = 16'000, kOperationsOfAMemoryByte = 230;
+  constexpr double kOperationsOfALinkByte = 16'000;
   const auto tokens = static_cast<double>(options.batch.tokens());
   AddedOperations sum;
   double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
@@ -140,9 +146,11 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
       sum.recomputed += forward_operations(model, compiled, action.layer, tokens);
       sum.attention += attention_operations(spec, options.batch);
     }
-    for (const auto& saved : spec.saved) {
-      // Written, and at least as much is read for it.
-      if (saved.recomputed) passes += 2 * static_cast<double>(saved.bytes());
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+      if (!spec.saved[i].recomputed) continue;
+      // Written, and as much is read for it, or what is kept before it in the list, such as gate and up.
+      const bool follows_kept = i > 0 && !spec.saved[i - 1].recomputed;
+      passes += static_cast<double>(spec.saved[i].bytes() + spec.saved[follows_kept ? i - 1 : i].bytes());
     }
   }
   const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;
@@ -170,10 +178,46 @@ double operations_of_pieces(const EngineOptions& options, const CompiledModel& c
   return sum;
 }
 
+double operations_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
+  const std::int64_t kept = size_of(options.precision.gradient_shard),
+                     reduced = size_of(options.precision.reduce);
+  std::int64_t bytes = 0;
+  for (const Unit& unit : compiled.units) {
+    if (unit.frozen) continue;
+    const bool shards_are_added = unit.shards > 1 && !options.accumulate_unsharded;
+    bytes += shards_are_added ? unit.flat_elements() * reduced + 2 * unit.shard_elements * kept
+                              : 2 * unit.flat_elements() * (unit.shards > 1 ? reduced : kept);
+  }
+  return kOperationsOfAMemoryByte * static_cast<double>(bytes);
+}
+
+namespace {
+
+/// The same step in micro-batches of so many sequences, of the numbers that divide all of them: from the largest that is needed to
+/// have `enough` tokens, or from all of them, down to 1.
+std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::int64_t enough) {
+  const std::int64_t all = options.batch.sequences * options.micro_batches;
+  std::vector<EngineOptions> divisions;
+  for (std::int64_t n = 1; n <= all; ++n) {
+    if (all % n != 0) continue;
+    divisions.push_back(options);
+    divisions.back().batch.sequences = n;
+    divisions.back().micro_batches = static_cast<int>(all / n);
+    if (n * options.batch.seq_len >= enough) break;
+  }
+  std::ranges::reverse(divisions);
+  return divisions;
+}
+
+FitQuestion with_options(const FitQuestion& question, const EngineOptions& options) {
+  return {question.model, options, question.groups, question.sizes, question.backend, question.fits};
+}
+
+}  // namespace
+
 KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals) {
   EngineOptions options = question.options;
-  FitQuestion with = {question.model, options,          question.groups,
-                      question.sizes, question.backend, question.fits};
+  const FitQuestion with = with_options(question, options);
   const auto kept = [&] {
     const auto [level, compiled, fits] = fitting_level(with);
     options.checkpointing = level;
@@ -189,20 +233,10 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
 }
 
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
-  const std::int64_t all = question.options.batch.sequences * question.options.micro_batches;
-  std::vector<std::int64_t> candidates;
-  for (std::int64_t n = 1; n <= all; ++n) {
-    if (all % n != 0) continue;
-    candidates.push_back(n);
-    if (n * question.options.batch.seq_len >= enough) break;
+  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
+    if (question.fits_with(division)) return division.batch.sequences;
   }
-  for (; candidates.size() > 1; candidates.pop_back()) {
-    EngineOptions options = question.options;
-    options.batch.sequences = candidates.back();
-    options.micro_batches = static_cast<int>(all / candidates.back());
-    if (question.fits_with(options)) break;
-  }
-  return candidates.back();
+  return 1;
 }
 
 std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
@@ -248,29 +282,53 @@ std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question,
   return rooms;
 }
 
-/// Checkpointing, with residuals and room for dP where these are undecided too.
-void decide_activations(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
-  const auto kept_with = [&](std::int64_t dp_room) {
-    options.batch.dp_room = dp_room;
-    return fitting_activations(question, undecided.offload_residuals);
-  };
-  const auto cost = [](const KeptActivations& kept, const DpRoom& room) {
-    return std::pair(!kept.fits, kept.added + room.added);
+/// What is kept of activations, with how much room for dP, and what these add to a step.
+struct FittingActivations {
+  KeptActivations kept;
+  DpRoom room;
+  std::pair<bool, double> cost() const { return {!kept.fits, kept.added + room.added}; }
+};
+
+/// Checkpointing, with residuals and room for dP where these are undecided too, that add least together.
+FittingActivations least_added(const FitQuestion& question, const Undecided& undecided) {
+  EngineOptions options = question.options;
+  const FitQuestion with = with_options(question, options);
+  const auto kept_with = [&](const DpRoom& room) {
+    options.batch.dp_room = room.bytes;
+    return FittingActivations{fitting_activations(with, undecided.offload_residuals), room};
   };
   auto rooms = undecided.most_dp_room > 0 ? dp_rooms(options, question, undecided.most_dp_room)
                                           : std::vector<DpRoom>{{options.batch.dp_room, 0}};
-  DpRoom best_room = rooms.back();
+  FittingActivations best = kept_with(rooms.back());
   rooms.pop_back();
-  KeptActivations best = kept_with(best_room.bytes);
-  const KeptActivations least = best;  // with more room for dP there is less for activations
+  FittingActivations least = best;  // with more room for dP there is less for activations
   for (const DpRoom& room : rooms) {
-    if (cost(least, room) >= cost(best, best_room)) break;
-    const KeptActivations kept = kept_with(room.bytes);
-    if (cost(kept, room) < cost(best, best_room)) std::tie(best, best_room) = std::pair(kept, room);
+    least.room = room;
+    if (least.cost() >= best.cost()) break;
+    const FittingActivations other = kept_with(room);
+    if (other.cost() < best.cost()) best = other;
   }
-  options.checkpointing = best.checkpointing;
-  options.offload.residuals = best.offload_residuals;
-  options.batch.dp_room = best_room.bytes;
+  return best;
+}
+
+/// Micro-batches with which a step takes least time: of large ones more is recomputed, small ones add to the gradients more often.
+EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Undecided& undecided,
+                                           std::int64_t enough) {
+  EngineOptions best = question.options;
+  std::pair<bool, double> least{true, std::numeric_limits<double>::infinity()};
+  double of_accumulation = -1;  // of a micro-batch
+  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
+    const EngineOptions few = with_few_micro_batches(division);
+    const FittingActivations found = least_added(with_options(question, few), undecided);
+    if (of_accumulation < 0) of_accumulation = operations_of_accumulation(few, question.compile(few));
+    auto cost = found.cost();
+    cost.second *= static_cast<double>(division.micro_batches) / few.micro_batches;
+    cost.second += of_accumulation * (division.micro_batches - 1);
+    const bool neither_fits = cost.first && least.first;  // then the smallest needs least memory
+    if (neither_fits || cost < least) least = cost, best = division;
+    if (found.cost() == std::pair(false, 0.0)) break;  // smaller ones have only more to add
+  }
+  return best;
 }
 
 }  // namespace
@@ -280,11 +338,15 @@ void decide_what_fits(EngineOptions& options, const FitQuestion& question, const
   constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
   require(&options == &question.options, "the options that are decided are those of the question");
   if (undecided.checkpointing) {
-    decide_activations(options, question, undecided);
+    if (undecided.micro_batch) options = least_added_by_micro_batches(question, undecided, kEnoughTokens);
+    const auto [kept, room] = least_added(question, undecided);
+    options.checkpointing = kept.checkpointing;
+    options.offload.residuals = kept.offload_residuals;
+    options.batch.dp_room = room.bytes;
   } else if (undecided.most_dp_room > 0) {
     options.batch.dp_room = undecided.most_dp_room / kPieces;
   }
-  if (undecided.micro_batch) {
+  if (undecided.micro_batch && !undecided.checkpointing) {
     const std::int64_t sequences = fitting_micro_batch(question, kEnoughTokens);
     options.micro_batches = static_cast<int>(options.micro_batches * options.batch.sequences / sequences);
     options.batch.sequences = sequences;

@@ -160,7 +160,8 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
     const auto before = parse_between(then.value(kRoom), 0, kMostMib);
     const std::string change = change_of_attention({llama.query_heads, llama.key_value_heads, llama.head_dim},
                                                    options.batch, before.value_or(now), now);
-    if (!change.empty()) log.warning("run.attention_workspace = auto: {} MiB; {}", now, change);
+    const bool uses_cudnn = options.precision.compute != DType::float32;
+    if (uses_cudnn && !change.empty()) log.warning("run.attention_workspace = auto: {} MiB; {}", now, change);
   }
   if (decides_logits(config, hardware_of(run))) {
     const std::int64_t now = options.batch.logits_bytes >> 20;

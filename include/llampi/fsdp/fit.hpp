@@ -131,6 +131,10 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
 /// room, take longer than whole ones: as AddedOperations count time. By figures of an H100 (docs/benchmarks.md).
 double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled);
 
+/// What a micro-batch more takes, as AddedOperations count time: gradients are read and written to be added to; where only shards
+/// are, the others are written. Products hide some of it; communication is not counted.
+double operations_of_accumulation(const EngineOptions& options, const CompiledModel& compiled);
+
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
 /// takes to have `enough` tokens. 1 where nothing fits.
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
@@ -147,9 +151,9 @@ struct Undecided {
   std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
   bool logits = false;            ///< `options.batch.logits_bytes`
 };
-/// Decides it, in the options that the question is of: recomputation and room for attention, so that what they add together is
-/// least, then micro-batches as large as fit, up to 16384 tokens, then as much room as still fits, in whole
-/// MiB, then the logits of a micro-batch in as few chunks as possible if they still fit.
+/// Decides it, in the options that the question is of: recomputation, room for attention and micro-batches of up to 16384 tokens,
+/// so that what they add together is least; if recomputation is given, micro-batches as large as fit. Then as much room as
+/// still fits, in whole MiB, then the logits of a micro-batch in as few chunks as possible if they still fit.
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 
 /// "needs ...; largest buffers: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".

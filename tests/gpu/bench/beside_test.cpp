@@ -119,6 +119,16 @@ TEST(Verdicts, CompareWhatIsAlike) {
                 HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured: no row of llampi"))
         << key;
   }
+  // A step of as many sequences, in other micro-batches.
+  EXPECT_THAT(verdicts({llmq, with(with(ours(16384 * 1.04), "sequences", 2), "micro_batches", 1)}),
+              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | 1.040, reached |"));
+  // All layers: with the micro-batches that a run chooses.
+  const json all = with(with(ours(16384 * 1.06), "layers", 32), "checkpointing", "auto");
+  const std::string reached = "| all of 8B, 8192 | llmq | 1.05 | 1.060, reached |";
+  EXPECT_THAT(verdicts({with(llmq, "layers", 32), with(all, "divides", true)}), HasSubstr(reached));
+  EXPECT_THAT(verdicts({with(llmq, "layers", 32), with(all, "divides", true),
+                        with(with(all, "divides", false), "tokens_per_second", 30000)}),
+              HasSubstr(reached));
   // Of several logs those count that have a row of ours, and of these the fastest.
   EXPECT_THAT(verdicts({llmq, with(with(llmq, "layers", 17), "tokens_per_second", 16384 * 1.02),
                         ours(16384 * 1.05), ours(16384 * 1.04, 17)}),

@@ -249,6 +249,75 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
   EXPECT_GT(rooms.size(), 3U);
 }
 
+// Small micro-batches add to the gradients more often, large ones recompute more.
+TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
+  const auto sizes = device::make_gpu_sizes();
+  const auto model =
+      llama({.hidden = 256, .feed_forward = 1024, .layers = 4, .heads = 2, .key_value_heads = 1});
+  use(*model);
+  options_.batch = {1, 256};
+  options_.micro_batches = 32;
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  const auto compiled = [&](const EngineOptions& options) {
+    return compile_model(*model, options, groups_, *sizes, comm::Backend::nccl);
+  };
+  const auto divided = [&](std::int64_t sequences, const BlockCheckpointing& checkpointing) {
+    EngineOptions options = options_;
+    options.batch.sequences = sequences;
+    options.micro_batches = static_cast<int>(32 / sequences);
+    options.checkpointing = checkpointing;
+    return options;
+  };
+  const auto cost = [&](const EngineOptions& options) {
+    const auto program = compiled(options);
+    return added_operations(*model, options, program).total() +
+           operations_of_accumulation(options, program) * (options.micro_batches - 1);
+  };
+  const auto levels = checkpointing_levels(*model);
+  const std::int64_t least = compiled(divided(1, Checkpointing::full)).arena_bytes[0];
+  const std::int64_t enough = compiled(divided(32, Checkpointing::none)).arena_bytes[0];
+  std::set<std::int64_t> sequences;
+  std::set<std::string> recomputed;
+  for (int part = 0; part <= 10; ++part) {
+    const std::int64_t bytes = least + (enough - least) * part / 10;
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+    EngineOptions chosen = options_;
+    decide_what_fits(chosen, {*model, chosen, groups_, *sizes, comm::Backend::nccl, fits},
+                     {.checkpointing = true, .micro_batch = true});
+    EXPECT_EQ(chosen.batch.sequences * chosen.micro_batches, 32);
+    EXPECT_LE(compiled(chosen).arena_bytes[0], bytes);
+    sequences.insert(chosen.batch.sequences);
+    recomputed.insert(to_string(chosen.checkpointing));
+    for (const std::int64_t n : {1, 2, 4, 8, 16, 32}) {
+      const auto level = std::ranges::find_if(
+          levels, [&](const auto& l) { return compiled(divided(n, l)).arena_bytes[0] <= bytes; });
+      if (level == levels.end()) continue;
+      EXPECT_LE(cost(chosen), cost(divided(n, *level)) * (1 + 1e-12))
+          << part << ": " << chosen.batch.sequences << " or " << n;
+    }
+  }
+  EngineOptions chosen = options_;  // where nothing fits, what needs least is advised
+  const auto never = [](const auto&, const DeviceMesh&) { return false; };
+  decide_what_fits(chosen, {*model, chosen, groups_, *sizes, comm::Backend::nccl, never},
+                   {.checkpointing = true, .micro_batch = true});
+  EXPECT_EQ(chosen.batch.sequences, 1);
+  EXPECT_GE(sequences.size(), 3U);
+  EXPECT_GE(recomputed.size(), 3U);
+}
+
+// A number for each trained element, read and written; on several ranks written, and a shard read and written.
+TEST_F(Fit, CountsWhatAMicroBatchMoreAdds) {
+  const double ranks = test_world().size(),
+               elements = 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 100 * 64 + 64;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    options_.precision.reduce = options_.precision.gradient_shard = dtype;
+    const auto compiled = compile_model(*model_, options_, groups_, *device::make_cpu_sizes(1));
+    const double bytes = elements * static_cast<double>(size_of(dtype));
+    const double moved = ranks == 1 ? 2 * bytes : bytes + 2 * bytes / ranks;
+    EXPECT_NEAR(operations_of_accumulation(options_, compiled), 230 * moved, 230 * 0.02 * moved);
+  }
+}
+
 TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
   const auto sizes = device::make_gpu_sizes();
   model_ = llama({.vocabulary = 1 << 15});
@@ -320,8 +389,9 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   EXPECT_EQ(none.recomputed, 0);
   EXPECT_EQ(none.attention, 0);
   EXPECT_EQ(none.waiting, 0);
-  // Two norms with a number for each row, and what goes into the last product; written, and as much read.
-  EXPECT_DOUBLE_EQ(none.memory, 230 * 2 * 2 * 4 * tokens * (2 * 64 + 128 + 2) * 4);
+  // Two norms with a number for each row, and what goes into the last product; written, and as much read, but for gate and up.
+  const double written = 2 * 64 + 128 + 2, read = written + 128;
+  EXPECT_DOUBLE_EQ(none.memory, 230 * 2 * 4 * tokens * (written + read) * 4);
   const auto some = added({Checkpointing::full, 1, Checkpointing::feed_forward}, false);
   EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_operations(attention + 4 * feed_forward, tokens));
   const double scores = 2 * 64 * 64 * tokens;  // attention of a block, of which the causal half counts

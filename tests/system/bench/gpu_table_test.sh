@@ -56,9 +56,9 @@ PyTorch compiled: 4096x17x8192
 --seq-len 2048 --layers 17 $narrow $short
 PyTorch compiled: 4096x17x2048
 --seq-len 2048 --layers 18 $narrow $short
---seq-len 8192 --layers 32 --checkpointing auto $narrow $short
---seq-len 4096 --layers 32 --checkpointing auto $narrow $short
---seq-len 2048 --layers 32 --checkpointing auto $narrow $short
+--seq-len 8192 --layers 32 --checkpointing auto --micro-batch auto $narrow $short
+--seq-len 4096 --layers 32 --checkpointing auto --micro-batch auto $narrow $short
+--seq-len 2048 --layers 32 --checkpointing auto --micro-batch auto $narrow $short
 $small --seq-len 4096 $narrow $short
 PyTorch compiled: 2048x16x4096
 --seq-len 8192 --layers 17 $narrow --product fp8 --profile 1 --products 1
@@ -84,6 +84,8 @@ PyTorch all: 2048x16x4096 2048x16x8192 4096x17x8192 4096x17x4096 4096x17x2048
 --seq-len 2048 --layers 17 $short
 --seq-len 2048 --layers 18 $short
 --seq-len 2048 --layers 18 $narrow --product fp8 $short
+--seq-len 4096 --layers 32 --checkpointing auto $narrow $short
+--seq-len 2048 --layers 32 --checkpointing auto $narrow $short
 --seq-len 8192 --layers 17 --micro-batches 16 $short
 --seq-len 1024 --tokens 4096 --micro-batches 16 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 $narrow $short
 --seq-len 8192 --checkpointing full $short
@@ -125,16 +127,18 @@ diff "$folder/expected" "$folder/calls" || fail "these are other calls (>) of th
 # Each fits on an H100. Where the number of layers is left to gpu_bench, it takes as many as fit.
 shapes() {
     local -A is
-    local line
+    local line sequences micro_batch
     grep -v -e PyTorch -e --beside "$folder/all" | grep -e --layers | while read -r line; do
-        is=([hidden]=4096 [ffn]=14336 [heads]=32 [kv-heads]=8 [vocab]=128256 [tokens]=8192 [micro-batches]=2 [checkpointing]=none [gradient]=float32 [product]=auto)
+        is=([hidden]=4096 [ffn]=14336 [heads]=32 [kv-heads]=8 [vocab]=128256 [tokens]=8192 [micro-batches]=2 [micro-batch]=given [checkpointing]=none [gradient]=float32 [product]=auto)
         # shellcheck disable=SC2086 # a line is words
         set -- $line
         while (($#)); do
             is[${1#--}]=$2
             shift 2
         done
-        echo "${is[hidden]} ${is[ffn]} ${is[heads]} ${is[kv-heads]} ${is[vocab]} ${is[layers]} ${is[seq-len]} $((is[tokens] / is[seq-len])) ${is[micro-batches]}" \
+        sequences=$((is[tokens] / is[seq-len])) micro_batch=$sequences
+        if [[ ${is[micro-batch]} == auto ]]; then micro_batch=auto; fi
+        echo "${is[hidden]} ${is[ffn]} ${is[heads]} ${is[kv-heads]} ${is[vocab]} ${is[layers]} ${is[seq-len]} $micro_batch $((sequences * is[micro-batches]))" \
             "${is[checkpointing]} ${is[gradient]} ${is[product]}"
     done | sort -u
 }
@@ -143,7 +147,7 @@ plan_of() { # a line of shapes
         "num_key_value_heads":%s,"vocab_size":%s,"num_hidden_layers":%s,"max_position_embeddings":8192,"rms_norm_eps":1e-5,"rope_theta":5e5,
         "model_type":"llama","tie_word_embeddings":false}' "${@:1:6}" >"$folder/config.json"
     "$build/llampi" plan --device h100 --host-memory 200 --model.config="$folder" --model.weights=random --data.train=none.h5 --train.steps=1 \
-        --data.seq_len="$7" --train.micro_batch="$8" --train.global_batch=$(($8 * $9)) --activation.checkpointing="${10}" --fsdp.param_dtype=bfloat16 \
+        --data.seq_len="$7" --train.micro_batch="$8" --train.global_batch="$9" --activation.checkpointing="${10}" --fsdp.param_dtype=bfloat16 \
         --optimizer.master_dtype=bfloat16 --optimizer.moment_dtype=bfloat16 --optimizer.gradient_dtype="${11}" --fsdp.reduce_dtype="${11}" \
         --fsdp.product_dtype="${12}" 2>&1
 }
@@ -156,7 +160,7 @@ while read -r -a shape; do
 done < <(shapes)
 ((planned >= 15)) || fail "only $planned shapes"
 # The plan can say no.
-! text=$(plan_of 3584 18944 28 4 152064 28 1024 8 2 none bfloat16 auto) || fail "too large a shape fits: $text"
+! text=$(plan_of 3584 18944 28 4 152064 28 1024 8 16 none bfloat16 auto) || fail "too large a shape fits: $text"
 
 # Without time: what verdicts need is marked, and nothing runs.
 rows() { grep -c "not_measured\":\"$1\",\"verdict\":$2" "$folder/tables/results.jsonl" || true; }
@@ -164,7 +168,7 @@ table --budget 1
 [[ ! -e $folder/calls ]] || fail "it runs without time: $(cat "$folder/calls")"
 [[ $(rows 'no time left' true) == 13 ]] || fail "not 13 rows that verdicts need: $(cat "$folder/tables/results.jsonl")"
 [[ $(rows 'no time left' false) -ge 30 ]] || fail "too few other rows"
-for row in '--seq-len 8192 --gradient bfloat16' 'beside PyTorch compiled' "--seq-len 4096 --layers 32 --checkpointing auto $narrow $short" "$small --seq-len 4096 $narrow $short"; do
+for row in '--seq-len 8192 --gradient bfloat16' 'beside PyTorch compiled' "--seq-len 4096 --layers 32 --checkpointing auto --micro-batch auto $narrow $short" "$small --seq-len 4096 $narrow $short"; do
     grep -qF -- "\"llampi $row\",\"not_measured\":\"no time left\",\"verdict\":true" "$folder/tables/results.jsonl" || fail "not marked: $row"
 done
 
@@ -181,6 +185,10 @@ if [[ -x $build/bench/gpu_bench_emulated ]]; then # of 8 GiB
     }
     [[ $(layers bfloat16) == "$(layers float32)" ]] || fail "$(layers bfloat16), but $(layers float32) with gradients in float32"
     [[ $(layers float32) != "18 layers" ]] || fail "all layers fit"
+    # The tokens of a step in micro-batches as a run chooses them: here all at once.
+    "$build/bench/gpu_bench_emulated" --hidden 256 --ffn 256 --heads 2 --kv-heads 1 --vocab 128 --layers 1 --seq-len 8 --tokens 8 --micro-batches 4 --micro-batch auto \
+        --checkpointing auto --steps 1 --profile 0 --products 0 --output "$folder/divided" >/dev/null 2>&1
+    grep -q '"divides":true,.*"micro_batches":1,.*"sequences":4,' "$folder/divided" || fail "not in one micro-batch: $(cat "$folder/divided")"
 fi
 
 # PyTorch measures a shape once for each of its modes. Without a budget it only says so.
