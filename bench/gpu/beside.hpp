@@ -16,8 +16,8 @@ namespace llampi::bench {
 nlohmann::json row_of_llmq(const std::string& file, const Options& options);
 
 /// A line for each figure that a step is to reach beside llmq and compiled PyTorch: what was measured, and
-/// whether that is enough. Rows count that differ in the program alone: of the same GPU, layers and sequences,
-/// with gradients in bfloat16. Equal rows count as their median.
+/// whether that is enough. Rows count that differ in the program alone: of the same GPU and layers, with as many
+/// sequences in a step and gradients in bfloat16. Equal rows count as their median.
 std::string verdicts(const std::vector<nlohmann::json>& rows);
 
 }  // namespace llampi::bench

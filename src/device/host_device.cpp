@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/host_device.hpp"
 
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -46,12 +45,9 @@ void HostDevice::synchronize(Stream) {}
 void HostDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 
 void HostDevice::execute(const op::FinishNorm& o) {
-  UpdateScalars& scalars = *o.scalars;
-  scalars.grad_norm = std::sqrt(value_of(sum_of_squares(o.sum))) / *o.loss_scale;
-  const double coefficient = o.max_norm / (scalars.grad_norm + 1e-6);
-  // Written so that a NaN stays a NaN.
-  const double clip = o.max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
-  scalars.clip_coefficient = clip / *o.loss_scale;
+  const ClippedNorm result = clipped_norm(sum_of_squares(o.sum), o.max_norm, *o.loss_scale);
+  o.scalars->grad_norm = result.grad_norm;
+  o.scalars->clip_coefficient = result.clip_coefficient;
 }
 
 SumOfSquares& sum_of_squares(const Tensor& sum) {

@@ -5,6 +5,7 @@
 // 2^40 and more if carries are moved on between some thousands of them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "llampi/core/host_device.hpp"
@@ -17,6 +18,7 @@ struct SumOfSquares {
   static constexpr int kBits = 32;      ///< of a digit, once carries are moved on
   static constexpr int kLowest = -320;  ///< digit 0 counts 2^kLowest
   static constexpr std::uint64_t kMask = 0xFFFFFFFF;
+  static constexpr std::int32_t kInfinity = 0x7F800000;  ///< bits of a float32; those of NaN are above
 
   std::int64_t digits[kDigits];
   std::int64_t infinities, nans;  ///< above 0 if there was one
@@ -52,7 +54,7 @@ inline void add(SumOfSquares& sum, std::uint64_t count, int exponent) {
 
 /// @param bits of the magnitude of a float32 that is not finite
 LLAMPI_HOST_DEVICE inline std::int64_t& count_of(SumOfSquares& sum, std::int32_t bits) {
-  return bits > 0x7F800000 ? sum.nans : sum.infinities;
+  return bits > SumOfSquares::kInfinity ? sum.nans : sum.infinities;
 }
 
 inline SumOfSquares& operator+=(SumOfSquares& sum, const SumOfSquares& other) {
@@ -80,6 +82,19 @@ LLAMPI_HOST_DEVICE inline double value_of(const SumOfSquares& sum) {
   for (int j = 0; j < SumOfSquares::kDigits; ++j, weight *= 0x1p32)
     value += static_cast<double>(unique.digits[j]) * weight;
   return value;
+}
+
+/// As op::FinishNorm defines them.
+struct ClippedNorm {
+  double grad_norm, clip_coefficient;
+};
+LLAMPI_HOST_DEVICE inline ClippedNorm clipped_norm(const SumOfSquares& sum, double max_norm,
+                                                   double loss_scale) {
+  const double norm = std::sqrt(value_of(sum)) / loss_scale;
+  const double coefficient = max_norm / (norm + 1e-6);
+  // Written so that a NaN stays a NaN.
+  const double clip = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
+  return {.grad_norm = norm, .clip_coefficient = clip / loss_scale};
 }
 
 }  // namespace llampi::device

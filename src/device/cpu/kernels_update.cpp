@@ -6,12 +6,6 @@
 namespace llampi::device::LLAMPI_SIMD {
 namespace {
 
-std::int32_t largest(Ints v) {
-  std::int32_t result = v[0];
-  for (Index i = 1; i < kWidth; ++i) result = v[i] > result ? v[i] : result;
-  return result;
-}
-
 std::int32_t max_magnitude(Index n, const float* x) {
   Ints top{};
   for_each_vector(n, [&](Index i, auto part) {

@@ -114,8 +114,10 @@ inline Floats square_root(Floats v) {
 
 inline Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
 
-inline float largest(Floats v) {
-  float result = v[0];
+/// Of the elements of a vector.
+template <class Vector>
+inline auto largest(Vector v) {
+  auto result = v[0];
   for (Index i = 1; i < kWidth; ++i) result = v[i] > result ? v[i] : result;
   return result;
 }

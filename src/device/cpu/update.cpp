@@ -9,8 +9,6 @@
 namespace llampi::device {
 namespace {
 
-constexpr std::int32_t kInfinity = 0x7F800000;  // bits
-
 struct Squares {
   SumOfSquares sum{};
   std::int32_t maximum = 0;
@@ -19,7 +17,7 @@ struct Squares {
   void add_piece(const Kernels& kernels, std::int64_t n, const float* x) {
     std::int32_t most = kernels.max_magnitude(n, x);
     maximum = std::max(maximum, most);
-    if (most >= kInfinity) {
+    if (most >= SumOfSquares::kInfinity) {
       ++count_of(sum, most);
       return;
     }

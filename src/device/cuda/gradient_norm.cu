@@ -12,8 +12,7 @@ namespace {
 
 using Amount = unsigned long long;
 
-constexpr std::int32_t kInfinity = 0x7F800000;  // bits
-constexpr int kAtOnce = 4;                      // vectors that are loaded before the first is used
+constexpr int kAtOnce = 4;  // vectors that are loaded before the first is used
 
 /// Bits of the fraction of T.
 template <class T>
@@ -120,7 +119,7 @@ class ThreadSquares {
   /// Whether there is something to be added.
   __device__ bool raise_largest(std::uint32_t magnitude) {
     largest_ = max(largest_, magnitude);
-    return magnitude != 0 && magnitude < static_cast<std::uint32_t>(kInfinity);
+    return magnitude != 0 && magnitude < static_cast<std::uint32_t>(SumOfSquares::kInfinity);
   }
 
   __device__ void move_top(int top) {
@@ -207,7 +206,8 @@ __global__ void __launch_bounds__(kRangeThreads)
   const std::int32_t largest = __reduce_max_sync(0xFFFFFFFFU, squares.largest());
   if (threadIdx.x % 32 == 0) {
     if (largest > __ldcg(maximum)) atomicMax(maximum, largest);
-    if (largest >= kInfinity) atomicAdd(reinterpret_cast<Amount*>(&count_of(*sum, largest)), Amount{1});
+    if (largest >= SumOfSquares::kInfinity)
+      atomicAdd(reinterpret_cast<Amount*>(&count_of(*sum, largest)), Amount{1});
   }
   __syncthreads();
   const int digit = static_cast<int>(threadIdx.x);
@@ -218,15 +218,11 @@ __global__ void __launch_bounds__(kRangeThreads)
     atomicAdd(of_sum + digit + 1, carry);
 }
 
-/// As HostDevice does it: the same operations in the same order.
 __global__ void finish_norm_kernel(const SumOfSquares* sum, double max_norm, const double* loss_scale,
                                    UpdateScalars* scalars) {
-  const double norm = sqrt(value_of(*sum)) / *loss_scale;
-  const double coefficient = max_norm / (norm + 1e-6);
-  // Written so that a NaN stays a NaN.
-  const double clip = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
-  scalars->grad_norm = norm;
-  scalars->clip_coefficient = clip / *loss_scale;
+  const ClippedNorm result = clipped_norm(*sum, max_norm, *loss_scale);
+  scalars->grad_norm = result.grad_norm;
+  scalars->clip_coefficient = result.clip_coefficient;
 }
 
 /// work(elements, N) with the gradient's element type and the width that its alignment allows.

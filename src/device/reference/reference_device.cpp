@@ -723,7 +723,7 @@ class ReferenceDevice final : public HostDevice {
       for (Index i = range.begin; i < range.end; ++i) {
         const std::int32_t bits = magnitude_bits(gradient[i]);
         maximum = std::max(maximum, bits);
-        if (std::isfinite(std::bit_cast<float>(bits))) {
+        if (bits < SumOfSquares::kInfinity) {
           int exponent = 0;
           const double fraction = std::frexp(gradient[i] * gradient[i], &exponent);
           add(sum, static_cast<std::uint64_t>(std::ldexp(fraction, 53)), exponent - 53);
