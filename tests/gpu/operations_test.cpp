@@ -309,6 +309,12 @@ TEST_F(GpuOperations, HeadIsLikeTheReference) {
     expect_like_reference(tied_head(one_segment(tokens), 37));
   }
   Layout wide = one_segment(3);
+  for (const std::int64_t most_of_a_warp : {512, 1024}) {  // in float32, in 16 bits
+    wide.vocabulary = most_of_a_warp;
+    expect_like_reference(linear_cross_entropy(wide, 5));
+    ++wide.vocabulary;
+    expect_like_reference(linear_cross_entropy(wide, 5));
+  }
   wide.vocabulary = 20001;  // more than a block looks at at once
   expect_like_reference(linear_cross_entropy(wide, 5));
   // More than it can keep. In float16 gradients of so many logits vanish unless the loss is scaled.

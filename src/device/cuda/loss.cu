@@ -13,8 +13,9 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kLossThreads = 512;  ///< a block per row
-constexpr int kLoads = 4;          ///< packs that a thread has in flight
+constexpr int kLossThreads = 512;       ///< a block per row
+constexpr int kNarrowLossThreads = 32;  ///< of rows that one tile of so few threads holds
+constexpr int kLoads = 4;               ///< packs that a thread has in flight
 constexpr int kSumThreads = 256;
 
 template <class T>
@@ -27,10 +28,10 @@ __device__ inline Pack<T> all_of(float x) {
 
 /// A row of logits, which the block reads twice: the second time from shared memory as far as that reaches. A
 /// thread reads the same columns both times, and no others.
-template <class T>
+template <class T, int kThreads>
 struct LogitsRow {
   static constexpr int kPack = Pack<T>::kSize;
-  static constexpr int kTile = kLossThreads * kLoads * kPack;  ///< logits that a block looks at at a time
+  static constexpr int kTile = kThreads * kLoads * kPack;  ///< logits that a block looks at at a time
 
   T* data;
   std::int64_t vocabulary;
@@ -39,7 +40,7 @@ struct LogitsRow {
 
   /// First column of the thread's load `i` of the tile at `begin`: neighbours read side by side.
   static __device__ std::int64_t column_of(std::int64_t begin, int i) {
-    return begin + (i * kLossThreads + static_cast<int>(threadIdx.x)) * kPack;
+    return begin + (i * kThreads + static_cast<int>(threadIdx.x)) * kPack;
   }
   /// The thread's logits of a tile, which are kept; -infinity behind the end of the row, where its gap is.
   __device__ void load(std::int64_t begin, Pack<T> (&tile)[kLoads]) const {
@@ -68,11 +69,11 @@ struct LossStatistics {
 
 /// In one pass: each thread rescales its sum when it meets a larger logit (Milakov & Gimelshein, arXiv
 /// 1805.02867). A row with NaN or +infinity has NaN as sum. All threads of the block have the result.
-template <class T>
-__device__ inline LossStatistics loss_statistics(const LogitsRow<T>& row) {
-  constexpr int kPack = LogitsRow<T>::kPack;
+template <class T, int kThreads>
+__device__ inline LossStatistics loss_statistics(const LogitsRow<T, kThreads>& row) {
+  constexpr int kPack = Pack<T>::kSize;
   float maximum = -INFINITY, sum = 0;
-  for (std::int64_t begin = 0; begin < row.vocabulary; begin += LogitsRow<T>::kTile) {
+  for (std::int64_t begin = 0; begin < row.vocabulary; begin += row.kTile) {
     Pack<T> tile[kLoads];
     row.load(begin, tile);
     float larger = maximum;
@@ -92,15 +93,15 @@ __device__ inline LossStatistics loss_statistics(const LogitsRow<T>& row) {
 }
 
 /// The logits become (softmax - one-hot) scale.
-template <class T>
-__device__ inline void write_gradient(const LogitsRow<T>& row, std::int32_t label, float scale,
+template <class T, int kThreads>
+__device__ inline void write_gradient(const LogitsRow<T, kThreads>& row, std::int32_t label, float scale,
                                       LossStatistics statistics) {
-  constexpr int kPack = LogitsRow<T>::kPack;
+  constexpr int kPack = Pack<T>::kSize;
   const float factor = scale / statistics.sum;
-  for (std::int64_t begin = 0; begin < row.vocabulary; begin += LogitsRow<T>::kTile) {
+  for (std::int64_t begin = 0; begin < row.vocabulary; begin += row.kTile) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::int64_t column = LogitsRow<T>::column_of(begin, i);
+      const std::int64_t column = row.column_of(begin, i);
       if (column >= row.vocabulary) continue;
       Pack<T> pack = row.load_again(column);
 #pragma unroll
@@ -113,21 +114,22 @@ __device__ inline void write_gradient(const LogitsRow<T>& row, std::int32_t labe
   }
 }
 
-template <class T>
-__device__ inline void write_zeros(const LogitsRow<T>& row) {
+template <class T, int kThreads>
+__device__ inline void write_zeros(const LogitsRow<T, kThreads>& row) {
   const Pack<T> zeros = all_of<T>(0.0F);
   for (std::int64_t column = std::int64_t{threadIdx.x} * Pack<T>::kSize; column < row.vocabulary;
-       column += kLossThreads * Pack<T>::kSize)
+       column += kThreads * Pack<T>::kSize)
     store_pack(row.data + column, zeros);
 }
 
 /// A block per row, with kept_columns of shared memory. A label that is no row of the head makes the row's
 /// loss and gradient NaN: the host cannot look at the labels without waiting for them.
-template <class T, bool kGradient>
-__global__ void __launch_bounds__(kLossThreads, 2)
+template <class T, int kThreads, bool kGradient>
+__global__ void __launch_bounds__(kThreads, 2)
     cross_entropy(T* logits, std::int64_t stride, std::int64_t vocabulary, std::int64_t kept_columns,
                   const std::int32_t* labels, const double* inverse_tokens, float* losses) {
-  const LogitsRow<T> row{logits + blockIdx.x * stride, vocabulary, dynamic_shared<T>(), kept_columns};
+  const LogitsRow<T, kThreads> row{logits + blockIdx.x * stride, vocabulary, dynamic_shared<T>(),
+                                   kept_columns};
   const std::int32_t label = labels[blockIdx.x];
   if (label < 0) {  // of the whole block
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -212,7 +214,10 @@ class Head {
     dispatch(x_.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const std::int64_t kept = kGradient ? columns_to_keep<T>(weight_.rows) : 0;
-      launch_with_shared(cross_entropy<T, kGradient>, dim3(grid), dim3(kLossThreads),
+      const bool is_narrow = weight_.rows <= LogitsRow<T, kNarrowLossThreads>::kTile;
+      launch_with_shared(is_narrow ? cross_entropy<T, kNarrowLossThreads, kGradient>
+                                   : cross_entropy<T, kLossThreads, kGradient>,
+                         dim3(grid), dim3(is_narrow ? kNarrowLossThreads : kLossThreads),
                          static_cast<std::size_t>(kept) * sizeof(T), stream_, static_cast<T*>(logits_),
                          stride(), weight_.rows, kept, labels_ + begin, inverse_tokens, losses_);
     });
