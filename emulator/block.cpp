@@ -20,6 +20,9 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace llampi::emulator {
+
+int current_thread = -1;
+
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
@@ -99,8 +102,6 @@ class Block {
     random_.seed(static_cast<std::minstd_rand::result_type>(seed));
   }
 
-  bool running() const { return current_ >= 0; }
-  int current() const { return current_; }
   std::byte* shared() const { return shared_; }
   bool is_shared(const void* address) const {
     const auto lies_in = [address](const void* begin, const void* end) {
@@ -113,11 +114,14 @@ class Block {
   StaticShared& static_shared() { return static_shared_; }
   void meet_all(llampi::SourceLocation where);
   int count(bool predicate, llampi::SourceLocation where);
-  const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
+  void meet_warp(llampi::SourceLocation where);
+  std::byte* memory_of_warp(llampi::SourceLocation where);
 
  private:
   void prepare(dim3 shape);
   void prepare_shared(std::size_t bytes);
+  /// Of the current thread. @throws Error if it is not whole
+  Warp& whole_warp(llampi::SourceLocation where);
   Fiber* thread_main(int thread);
   /// The current thread gives way until it is made ready again.
   void pause();
@@ -127,6 +131,7 @@ class Block {
   /// ready last, so that a warp gets far ahead of the others.
   int next();
   void make_ready(std::vector<int>& threads);
+  void shuffle(std::vector<int>& threads);
   [[noreturn]] void report_stuck();
   void discard();
 
@@ -134,7 +139,7 @@ class Block {
   std::vector<std::unique_ptr<Warp>> warps_;
   Meeting barrier_;
   ReadyThreads ready_;
-  int size_ = 0, current_ = -1;
+  int size_ = 0;
   int counted_ = 0;  ///< threads whose predicate holds, of the count that is under way
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr error_;
@@ -207,26 +212,33 @@ Fiber* Block::thread_main(int thread) {
 }
 
 void Block::pause() {
-  Fiber& own = *threads_[static_cast<std::size_t>(current_)].fiber;
+  Fiber& own = *threads_[static_cast<std::size_t>(current_thread)].fiber;
   own.continue_with(next_fiber());
 }
 
 Fiber* Block::next_fiber() {
   if (error_ || ready_.empty()) {
-    current_ = -1;
+    current_thread = -1;
     return nullptr;
   }
-  current_ = next();
-  const Thread& thread = threads_[static_cast<std::size_t>(current_)];
+  current_thread = next();
+  const Thread& thread = threads_[static_cast<std::size_t>(current_thread)];
   threadIdx = thread.index;
   return thread.fiber.get();
 }
 
 int Block::next() { return order_ == ThreadOrder::forward ? ready_.take_first() : ready_.take_last(); }
 
+/// By Fisher and Yates, without the divisions of std::shuffle: threads are shuffled at each operation of a warp.
+void Block::shuffle(std::vector<int>& threads) {
+  static_assert(decltype(random_)::max() < std::uint64_t{1} << 31);
+  for (std::size_t i = threads.size(); i > 1; --i)
+    std::swap(threads[i - 1], threads[std::uint64_t{random_()} * i >> 31]);
+}
+
 void Block::make_ready(std::vector<int>& threads) {
   if (order_ == ThreadOrder::backward) std::reverse(threads.begin(), threads.end());
-  if (order_ == ThreadOrder::random) std::shuffle(threads.begin(), threads.end(), random_);
+  if (order_ == ThreadOrder::random) shuffle(threads);
   const bool last = order_ == ThreadOrder::random && random_() % 2 == 0;
   if (last) {
     ready_.add_at_start(threads);
@@ -238,7 +250,7 @@ void Block::make_ready(std::vector<int>& threads) {
 
 void Block::meet_all(llampi::SourceLocation where) {
   barrier_.come(where, threadIdx);
-  barrier_.waiting.push_back(current_);
+  barrier_.waiting.push_back(current_thread);
   if (static_cast<int>(barrier_.waiting.size()) == size_) {
     barrier_.where.reset();
     make_ready(barrier_.waiting);
@@ -256,23 +268,30 @@ int Block::count(bool predicate, llampi::SourceLocation where) {
   return result;
 }
 
-const std::byte* Block::meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
-  Warp& warp = *warps_[static_cast<std::size_t>(current_ / kWarp)];
-  if (current_ / kWarp * kWarp + kWarp > size_) {
+Warp& Block::whole_warp(llampi::SourceLocation where) {
+  const int warp = current_thread / kWarp;
+  if (warp * kWarp + kWarp > size_) {
     throw Error(fmt::format("{}: an operation of all lanes in a warp that has only {}", text_of(where),
                             size_ % kWarp));
   }
+  return *warps_[static_cast<std::size_t>(warp)];
+}
+
+std::byte* Block::memory_of_warp(llampi::SourceLocation where) {
+  Warp& warp = whole_warp(where);
+  return warp.values[warp.phase];
+}
+
+void Block::meet_warp(llampi::SourceLocation where) {
+  Warp& warp = whole_warp(where);
   warp.meeting.come(where, threadIdx);
-  std::byte* values = warp.values[warp.phase];
-  if (bytes > 0) std::memcpy(values + static_cast<std::size_t>(current_ % kWarp) * kLaneBytes, value, bytes);
-  warp.meeting.waiting.push_back(current_);
+  warp.meeting.waiting.push_back(current_thread);
   if (static_cast<int>(warp.meeting.waiting.size()) == kWarp) {
     warp.phase = 1 - warp.phase;
     warp.meeting.where.reset();
     make_ready(warp.meeting.waiting);
   }
   pause();
-  return values;
 }
 
 void Block::report_stuck() {
@@ -308,7 +327,7 @@ Block& the_block() {
 
 Block& running_block(const char* what) {
   Block& block = the_block();
-  require(block.running(), what);
+  require(in_kernel(), what);
   return block;
 }
 
@@ -334,8 +353,6 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
   }
 }
 
-bool in_kernel() { return the_block().running(); }
-
 bool allow_write_to_shared(const void* address) { return the_block().static_shared().allow_write(address); }
 
 std::byte* dynamic_shared_memory() { return running_block("dynamic_shared() outside of a kernel").shared(); }
@@ -348,15 +365,17 @@ void meet_block(llampi::SourceLocation where) {
   running_block("a barrier outside of a kernel").meet_all(where);
 }
 
-const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
-  return running_block("an operation of a warp outside of a kernel").meet_warp(value, bytes, where);
+void meet_warp(llampi::SourceLocation where) {
+  running_block("an operation of a warp outside of a kernel").meet_warp(where);
+}
+
+std::byte* memory_of_warp(llampi::SourceLocation where) {
+  return running_block("an operation of a warp outside of a kernel").memory_of_warp(where);
 }
 
 int count_in_block(bool predicate, llampi::SourceLocation where) {
   return running_block("a barrier outside of a kernel").count(predicate, where);
 }
-
-int lane() { return running_block("lane() outside of a kernel").current() % kWarp; }
 
 void set_thread_order(ThreadOrder order, std::uint64_t seed) { the_block().set_order(order, seed); }
 

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "emulator/control.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/source_location.hpp"
 
 extern uint3 threadIdx, blockIdx;
@@ -21,15 +22,18 @@ extern dim3 blockDim, gridDim;
 
 namespace llampi::emulator {
 
+extern int
+    current_thread;  ///< of the block that runs, counted along x, then y, then z; -1 outside of kernels
+
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffU;
-inline constexpr std::size_t kLaneBytes = 256;  ///< what a lane can show to its warp at once
+inline constexpr std::size_t kLaneBytes = 256;  ///< the most that a lane can show to its warp at once
 
 /// Runs `body` in every thread of every block. The shape is allowed (see launch()).
 void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 /// True in a thread of a kernel.
-bool in_kernel();
+inline bool in_kernel() { return current_thread >= 0; }
 
 /// In the handler of a fault: whether it was a kernel's first write to a page of `__shared__` variables. True: the page is
 /// writable now, and the write is repeated.
@@ -48,9 +52,18 @@ void meet_block(llampi::SourceLocation where);
 /// __syncthreads_count()
 int count_in_block(bool predicate, llampi::SourceLocation where);
 
-/// All lanes of the warp come here, each with `bytes` (at most kLaneBytes). Returns the 32 values, kLaneBytes
-/// from each other; they stay until this lane's next operation of the warp.
-const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
+/// __syncwarp(): all lanes of the warp come here.
+void meet_warp(llampi::SourceLocation where);
+
+/// Where the lanes of the calling thread's warp put what they show to each other when they meet next: `kWarp * kLaneBytes` bytes,
+/// which stay until the operation after that.
+std::byte* memory_of_warp(llampi::SourceLocation where);
+
+/// Index of the calling thread in its warp.
+inline int lane() {
+  require(in_kernel(), "lane() outside of a kernel");
+  return current_thread % kWarp;
+}
 
 /// The values of the 32 lanes.
 template <class T>
@@ -59,7 +72,7 @@ class Lanes {
   explicit Lanes(const std::byte* values) : values_(values) {}
   T operator[](int lane) const {
     T value;
-    std::memcpy(static_cast<void*>(&value), values_ + static_cast<std::size_t>(lane) * kLaneBytes, sizeof(T));
+    std::memcpy(static_cast<void*>(&value), values_ + static_cast<std::size_t>(lane) * sizeof(T), sizeof(T));
     return value;
   }
 
@@ -68,14 +81,14 @@ class Lanes {
 };
 
 /// Every lane shows `value` to all lanes: what a tensor-core instruction or a shuffle of several registers is
-/// made of.
+/// made of. The values stay until this lane's next operation of the warp.
 template <class T>
 Lanes<T> show_lanes(const T& value, llampi::SourceLocation where = llampi::SourceLocation::current()) {
   static_assert(sizeof(T) <= kLaneBytes);
-  return Lanes<T>(meet_warp(&value, sizeof(T), where));
+  std::byte* values = memory_of_warp(where);
+  std::memcpy(values + static_cast<std::size_t>(lane()) * sizeof(T), &value, sizeof(T));
+  meet_warp(where);
+  return Lanes<T>(values);
 }
-
-/// Index of the calling thread in its warp.
-int lane();
 
 }  // namespace llampi::emulator

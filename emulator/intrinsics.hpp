@@ -64,7 +64,7 @@ inline int __syncthreads_and(int predicate, LLAMPI_HERE) {
 
 inline void __syncwarp(unsigned mask = llampi::emulator::kAllLanes, LLAMPI_HERE) {
   llampi::require(mask == llampi::emulator::kAllLanes, "__syncwarp of some lanes only", where);
-  llampi::emulator::meet_warp(nullptr, 0, where);
+  llampi::emulator::meet_warp(where);
 }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, LLAMPI_HERE) {

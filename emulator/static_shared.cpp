@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 #include "emulator/guarded_memory.hpp"
@@ -14,7 +15,9 @@
 namespace llampi::emulator {
 namespace {
 
-void make_nan(std::span<std::byte> memory) { std::ranges::fill(memory, std::byte{0xFF}); }
+void make_nan(std::span<std::byte> memory) {
+  if (!memory.empty()) std::memset(memory.data(), 0xFF, memory.size());
+}
 
 bool set_writable(std::span<std::byte> pages, bool writable) {
   return mprotect(pages.data(), pages.size(), writable ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
