@@ -8,7 +8,7 @@
 #
 # FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
 # it and beside compiled PyTorch as it is to be. The rows that verdicts need come first, each with PyTorch right after it, and take
-# about 400 seconds; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
+# about 420 seconds; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
 # `--only choices` measures what a run chooses by itself against what it chose before, three times in turns: about 4 minutes.
 # Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1 --hidden 256 ...` tries the script out.
 # PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER (build/gpu_table), tables.md among them.
@@ -154,6 +154,7 @@ measure_what_verdicts_need() {
         done
         run "${small[@]}" --seq-len 4096 "${narrow[@]}" "${short[@]}"
         beside_torch
+        run "${small[@]}" --seq-len 4096 "${narrow[@]}" --deterministic 0 "${short[@]}" # as PyTorch is
     fi
     for length in "${judged[@]}"; do
         profile=$((length == longest ? 1 : 0))
@@ -170,7 +171,7 @@ measure_the_rest() {
         run "${small[@]}" --seq-len 8192 "${narrow[@]}"
         beside_torch
         run "${small[@]}" --seq-len 4096 "${narrow[@]}"
-        for length in 4096 8192; do run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"; done
+        run "${small[@]}" --seq-len 8192 "${narrow[@]}" --deterministic 0 "${short[@]}"
     fi
     for length in "${lengths[@]}"; do run --seq-len "$length" "${blocks[@]}" --deterministic 0; done # as PyTorch, which is paired with these
     variants=140 # seconds kept for what follows

@@ -63,26 +63,27 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-/// With what a run chooses by itself: how products are, and whether logits are in chunks.
+/// With what a run chooses by itself: how products are, and whether logits are in chunks; and whether it is deterministic.
 struct Chosen {
   const char* tuning = "sustained";
   bool logits_in_chunks = false;
+  bool deterministic = true;
 };
 /// As a run is that nobody has tuned, but for these, and for the state and gradients, which are as llmq and
 /// PyTorch have them; its products may be in FP8.
 bool as_it_comes(const json& row, const Chosen& chosen = {}) {
-  return is_system(row, "llampi") && row.value("deterministic", true) && is(row, "attention", "auto") &&
-         row.value("graph", true) && is(row, "state", "bfloat16") && is(row, "gradient", "bfloat16") &&
-         row.value("tuning", "sustained") == chosen.tuning &&
+  return is_system(row, "llampi") && row.value("deterministic", true) == chosen.deterministic &&
+         is(row, "attention", "auto") && row.value("graph", true) && is(row, "state", "bfloat16") &&
+         is(row, "gradient", "bfloat16") && row.value("tuning", "sustained") == chosen.tuning &&
          (row.value("logits_workspace", -1) >= 0) == chosen.logits_in_chunks;
 }
 
 std::vector<Claim> claims() {
   std::vector<Claim> claims;
   const auto add = [&](const std::string& what, const std::string& other, double ratio, const Wanted& shape,
-                       bool other_deterministic) {
+                       bool other_deterministic, const Chosen& chosen = {}) {
     claims.push_back({what, other, ratio,
-                      [=](const json& row) { return as_it_comes(row) && !is_fp8(row) && shape(row); },
+                      [=](const json& row) { return as_it_comes(row, chosen) && !is_fp8(row) && shape(row); },
                       [=](const json& row) {
                         return is_system(row, other) && !is_fp8(row) && shape(row) &&
                                row.value("deterministic", false) == other_deterministic;
@@ -109,9 +110,10 @@ std::vector<Claim> claims() {
         true);
   }
   for (const std::int64_t length : {4096, 8192}) {
-    add(
-        fmt::format("1.24 B shape, {}", length), "PyTorch compiled", 1.08,
-        [length](const json& row) { return is_1b(row) && is_step(row, length); }, false);
+    const Wanted shape = [length](const json& row) { return is_1b(row) && is_step(row, length); };
+    add(fmt::format("1.24 B shape, {}", length), "PyTorch compiled", 1.08, shape, false);
+    add(fmt::format("1.24 B shape, not deterministic either, {}", length), "PyTorch compiled", 1.08, shape,
+        false, {.deterministic = false});
   }
   for (const std::int64_t length : {8192, 2048}) {
     const Wanted shape = layers_of_8b(length);

@@ -167,6 +167,23 @@ TEST(Verdicts, TakeTheMedianOfEqualRows) {
   }
 }
 
+// PyTorch is not deterministic, whatever llampi is.
+TEST(Verdicts, CompareTheSmallModelInBothWays) {
+  const json small =
+      with(with(with(ours(16384 * 1.06, 16), "hidden", 2048), "feed_forward", 8192), "seq_len", 4096);
+  const json any_order = with(with(small, "deterministic", false), "tokens_per_second", 16384 * 1.09);
+  json torch = with(with(small, "system", "PyTorch 2.9.0 compiled"), "tokens_per_second", 16384);
+  torch.erase("deterministic");
+  const std::string text = verdicts({small, any_order, torch});
+  EXPECT_THAT(text, HasSubstr("\n| 1.24 B shape, 4096 | PyTorch compiled | 1.08 | 1.060, **NOT reached** |"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "\n| 1.24 B shape, not deterministic either, 4096 | PyTorch compiled | 1.08 | 1.090, reached |"));
+  EXPECT_THAT(verdicts({small, torch}),
+              HasSubstr("either, 4096 | PyTorch compiled | 1.08 | not measured: no row of llampi"));
+}
+
 TEST(Verdicts, TakeAllOf8BAsARunRecomputesIt) {
   const json llmq = with(row_of(log_of({1, 1, 1000})), "layers", 32);
   const json full = with(ours(16384 * 1.06, 32), "checkpointing", "full");

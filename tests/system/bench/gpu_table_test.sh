@@ -61,6 +61,7 @@ PyTorch compiled: 4096x17x2048
 --seq-len 2048 --layers 32 --checkpointing auto --micro-batch auto $narrow $short
 $small --seq-len 4096 $narrow $short
 PyTorch compiled: 2048x16x4096
+$small --seq-len 4096 $narrow --deterministic 0 $short
 --seq-len 8192 --layers 17 $narrow --product fp8 --profile 1 --products 1
 --seq-len 2048 --layers 17 $narrow --product fp8 --profile 0 --products 0
 TEXT
@@ -68,8 +69,7 @@ cat >"$folder/rest" <<TEXT
 $small --seq-len 8192 $narrow
 PyTorch compiled: 2048x16x8192
 $small --seq-len 4096 $narrow
-$small --seq-len 4096 --deterministic 0 $short
-$small --seq-len 8192 --deterministic 0 $short
+$small --seq-len 8192 $narrow --deterministic 0 $short
 --seq-len 8192 --layers 17 --deterministic 0
 --seq-len 4096 --layers 17 --deterministic 0
 --seq-len 2048 --layers 17 --deterministic 0
@@ -166,7 +166,7 @@ done < <(shapes)
 rows() { grep -c "not_measured\":\"$1\",\"verdict\":$2" "$folder/tables/results.jsonl" || true; }
 table --budget 1
 [[ ! -e $folder/calls ]] || fail "it runs without time: $(cat "$folder/calls")"
-[[ $(rows 'no time left' true) == 13 ]] || fail "not 13 rows that verdicts need: $(cat "$folder/tables/results.jsonl")"
+[[ $(rows 'no time left' true) == 14 ]] || fail "not 14 rows that verdicts need: $(cat "$folder/tables/results.jsonl")"
 [[ $(rows 'no time left' false) -ge 30 ]] || fail "too few other rows"
 for row in '--seq-len 8192 --gradient bfloat16' 'beside PyTorch compiled' "--seq-len 4096 --layers 32 --checkpointing auto --micro-batch auto $narrow $short" "$small --seq-len 4096 $narrow $short"; do
     grep -qF -- "\"llampi $row\",\"not_measured\":\"no time left\",\"verdict\":true" "$folder/tables/results.jsonl" || fail "not marked: $row"
