@@ -40,7 +40,7 @@ class Counter {
     rotation(o.qkv, o.shape, o.transform);
   }
   void operator()(const op::QkvRopeBackward& o) {
-    backward_products(o.x, o.weight, o.dweight);
+    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
     adapters_backward(o.x, o.dqkv, o.adapters);
     rotation_backward(o.dqkv, o.shape, o.transform);
   }
@@ -81,7 +81,7 @@ class Counter {
     adapters(o.x, o.y, o.adapters);
   }
   void operator()(const op::ProjectionBackward& o) {
-    backward_products(o.x, o.weight, o.dweight);
+    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
     adapters_backward(o.x, o.dy, o.adapters);
   }
   void operator()(const op::GateUpSwiglu& o) {
@@ -91,7 +91,7 @@ class Counter {
   }
   void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
   void operator()(const op::GateUpSwigluBackward& o) {
-    backward_products(o.x, o.weight, o.dweight);
+    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
     adapters_backward(o.x, o.gate_up, o.adapters);
     bytes({o.dactivated, o.gate_up, o.gate_up});
   }
@@ -102,6 +102,7 @@ class Counter {
   void operator()(const op::LinearCrossEntropyBackward& o) {
     head(o, o.dweight ? 3 : 2);
     logits(o.x, o.weight, 2);
+    added_to(o.dweight, o.accumulate_dweight);
     // Each chunk of rows but the first adds to the gradient of the weight.
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
     const auto chunks = (o.x.rows + rows - 1) / rows;
@@ -110,6 +111,7 @@ class Counter {
   void operator()(const op::Fp8Product& o) {
     product(o.a.dtype, o.a.rows, o.b.rows, o.a.cols);
     bytes({o.residual});
+    added_to(o.y, o.accumulate_y);
   }
   void operator()(const op::Fp8Maximum& o) { bytes({o.source}); }
   void operator()(const op::Fp8BlockMaximum& o) { bytes({o.source}); }
@@ -192,8 +194,14 @@ class Counter {
     }
   }
   /// dx = dy weight, and dweight = dy^T x unless the weight is frozen.
-  void backward_products(const Tensor& x, const Tensor& weight, const Tensor& dweight) {
+  void backward_products(const Tensor& x, const Tensor& weight, const Tensor& dweight,
+                         Accumulate accumulate) {
     product(x.dtype, x.rows, weight.rows, x.cols, dweight ? 2 : 1);
+    added_to(dweight, accumulate);
+  }
+  /// A product that adds to its result reads it. That it writes it is within its rate.
+  void added_to(const Tensor& y, Accumulate accumulate) {
+    if (accumulate == Accumulate::yes) bytes({y});
   }
   template <class Loss>
   void head(const Loss& o, double products) {

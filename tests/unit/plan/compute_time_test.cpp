@@ -56,6 +56,32 @@ TEST(ComputeTime, CountsTheOperationsThatTheModelHas) {
   }
 }
 
+// So smaller micro-batches cost more.
+TEST(ComputeTime, ProductsThatAddToAGradientReadIt) {
+  const Tensor x{nullptr, DType::bfloat16, 8, 64}, dy{nullptr, DType::bfloat16, 8, 32},
+      weight{nullptr, DType::bfloat16, 32, 64}, labels{nullptr, DType::int32, 1, 8};
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Tensor dweight{nullptr, dtype, 32, 64};
+    const auto counted = [&](Accumulate accumulate) {
+      const device::op::ProjectionBackward projection{
+          .dy = dy, .x = x, .weight = weight, .dx = x, .dweight = dweight, .accumulate_dweight = accumulate};
+      const device::op::LinearCrossEntropyBackward head{.labels = labels,
+                                                        .x = x,
+                                                        .weight = weight,
+                                                        .inverse_tokens = nullptr,
+                                                        .loss_sum = nullptr,
+                                                        .dx = x,
+                                                        .dweight = dweight,
+                                                        .accumulate_dweight = accumulate,
+                                                        .workspace = {}};
+      Terms both = amounts_of(projection, AttentionKernels::deterministic);
+      both += amounts_of(head, AttentionKernels::deterministic);
+      return both[Term::memory_bytes];
+    };
+    EXPECT_EQ(counted(Accumulate::yes) - counted(Accumulate::no), 2 * dweight.bytes());
+  }
+}
+
 TEST(ComputeTime, RecomputationIsTheForwardPassOnceMore) {
   const CountedStep none, full(fsdp::Checkpointing::full), selective(fsdp::Checkpointing::selective);
   EXPECT_EQ(none.recomputed[Term::product_float32], 0);
