@@ -22,8 +22,8 @@ extern dim3 blockDim, gridDim;
 
 namespace llampi::emulator {
 
-extern int
-    current_thread;  ///< of the block that runs, counted along x, then y, then z; -1 outside of kernels
+/// Of the block that runs, counted along x, then y, then z; -1 outside of kernels.
+extern int current_thread;
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffU;
