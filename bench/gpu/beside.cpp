@@ -63,7 +63,7 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-/// With what a run chooses by itself: how products are, and whether logits are in chunks; and whether it is deterministic.
+/// What a row may differ in from a run as it comes: how products are chosen, whether logits are in chunks, and whether it is deterministic.
 struct Chosen {
   const char* tuning = "sustained";
   bool logits_in_chunks = false;
@@ -267,7 +267,7 @@ json row_of_llmq(const std::string& file, const Options& options) {
 
 std::string verdicts(const std::vector<json>& rows) {
   std::string text =
-      "\n| a step as it comes (deterministic) | beside | is to be | was |\n|---|---|---:|---|\n";
+      "\n| a step as it comes (deterministic unless the row says otherwise) | beside | is to be | was |\n|---|---|---:|---|\n";
   for (const Claim& claim : claims()) {
     const auto ours = rates_of(rows, claim.ours), others = rates_of(rows, claim.others);
     double our_rate = 0, other_rate = 0;  // of what both have measured, where the other is fastest

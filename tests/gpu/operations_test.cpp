@@ -308,15 +308,12 @@ TEST_F(GpuOperations, HeadIsLikeTheReference) {
     expect_like_reference(linear_cross_entropy(one_segment(tokens), 40));
     expect_like_reference(tied_head(one_segment(tokens), 37));
   }
-  Layout wide = one_segment(3);
-  for (const std::int64_t most_of_a_warp : {512, 1024}) {  // in float32, in 16 bits
-    wide.vocabulary = most_of_a_warp;
-    expect_like_reference(linear_cross_entropy(wide, 5));
-    ++wide.vocabulary;
+  // As many as a warp looks at at once, in float32 and in 16 bits, and more; more than a block looks at at once.
+  Layout wide = one_segment(4);  // the last token has no label
+  for (const std::int64_t vocabulary : {512, 513, 1024, 1025, 20001}) {
+    wide.vocabulary = vocabulary;
     expect_like_reference(linear_cross_entropy(wide, 5));
   }
-  wide.vocabulary = 20001;  // more than a block looks at at once
-  expect_like_reference(linear_cross_entropy(wide, 5));
   // More than it can keep. In float16 gradients of so many logits vanish unless the loss is scaled.
   constexpr DType kNotFloat16[] = {DType::float32, DType::bfloat16};
   Layout wider = one_segment(1);
@@ -362,26 +359,37 @@ TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
   if (tuning != nullptr) tuning->adopt({});
 }
 
+// Of a row that a warp looks at, and of one that a block looks at.
+constexpr std::int64_t kNarrowAndWide[] = {331, 1025};
+
 TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
-  for (const DType dtype : kGpuTypes) {
-    Session s(device(), dtype);
-    const OperationCase op = linear_cross_entropy(one_segment(23), 40);
-    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
-    for (std::int64_t t = 3; t < 23; t += 5) {
-      for (std::int64_t i = 0; i < 40; ++i)
-        ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 40 + i)], 0) << t;
+  Layout layout = one_segment(23);
+  for (const std::int64_t vocabulary : kNarrowAndWide) {
+    layout.vocabulary = vocabulary;
+    for (const DType dtype : kGpuTypes) {
+      Session s(device(), dtype);
+      const OperationCase op = linear_cross_entropy(layout, 40);
+      const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
+      for (std::int64_t t = 3; t < 23; t += 5) {
+        for (std::int64_t i = 0; i < 40; ++i)
+          ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 40 + i)], 0) << t;
+      }
     }
   }
 }
 
 TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
-  for (const DType dtype : kGpuTypes) {
-    Session s(device(), dtype);
-    OperationCase op = linear_cross_entropy(one_segment(7), 40);
-    op.inputs[0].data[40] = std::nan("");
-    EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
-    op.inputs[0].data[40] = std::numeric_limits<double>::infinity();
-    EXPECT_FALSE(std::isfinite(op.forward(s, op.inputs)[0].data[0]));
+  Layout layout = one_segment(7);
+  for (const std::int64_t vocabulary : kNarrowAndWide) {
+    layout.vocabulary = vocabulary;
+    for (const DType dtype : kGpuTypes) {
+      Session s(device(), dtype);
+      OperationCase op = linear_cross_entropy(layout, 40);
+      op.inputs[0].data[40] = std::nan("");
+      EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
+      op.inputs[0].data[40] = std::numeric_limits<double>::infinity();
+      EXPECT_FALSE(std::isfinite(op.forward(s, op.inputs)[0].data[0]));
+    }
   }
 }
 
