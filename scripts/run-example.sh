@@ -28,6 +28,8 @@ fail() {
     exit 2
 }
 
+if [[ -e $run_dir && ! -d $run_dir ]]; then fail "$run_dir is not a folder; give another: make run RUN_DIR=FOLDER"; fi
+
 # ---- text: the last tenth is held out --------------------------------------------------------------------------
 
 read -r -a inputs <<<"${TEXT:-}"
@@ -112,12 +114,12 @@ unigram=$(
 model=$("$llampi" evaluate --weights "$checkpoint" --data "$data/heldout.h5" --seq-len "$seq_len" --json |
     sed -n 's/.*"loss" *: *\([-+0-9.eE]*\).*/\1/p')
 
+say "held-out loss, nats per byte"
+printf '   unigram model  %s\n   this model     %.4f\n' "$unigram" "$model"
+
 say "sample"
 "$llampi" generate --weights "$checkpoint" --prompt "$prompt" --max-tokens 200
 echo
-
-say "held-out loss, nats per byte"
-printf '   unigram model  %s\n   this model     %.4f\n' "$unigram" "$model"
 
 say "where things are"
 cat <<END

@@ -74,7 +74,10 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
         request.output.string());
     return;
   }
-  log.warning("no tokenizer is in the folder: copy its files into it, or name their folder with --tokenizer");
+  log.warning(
+      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer; llampi needs none for a model "
+      "over bytes",
+      request.output.string());
 }
 
 /// The folder is made and held: two exports at once would leave a mixture.

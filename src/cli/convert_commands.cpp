@@ -19,6 +19,7 @@
 #include "llampi/core/dtype_words.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -162,6 +163,10 @@ int export_command(const Arguments& arguments) {
         throw_user_error("--dtype cannot be used with --adapter, which writes float32; remove it");
       if (a.adapter) return;
       if (!a.tokenizer.empty()) {
+        if (!tokenizer::holds_tokenizer(a.tokenizer))
+          throw_user_error(
+              "--tokenizer {} is not a folder with a tokenizer (tokenizer.json or tokenizer.model)",
+              a.tokenizer);
         request.tokenizers = {a.tokenizer};
       } else {
         request.tokenizers =

@@ -78,11 +78,12 @@ std::string printable(std::string text) {
   return text;
 }
 
+std::string trimmed(const std::string& part) {
+  return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
+}
+
 /// The first line that sets each key, from 1, read as Boost does, which keeps no numbers.
 std::map<std::string, int> lines_of_keys(const std::string& text) {
-  const auto trimmed = [](const std::string& part) {
-    return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
-  };
   std::map<std::string, int> lines;
   std::istringstream stream(text);
   std::string prefix, line;
@@ -97,6 +98,17 @@ std::map<std::string, int> lines_of_keys(const std::string& text) {
     }
   }
   return lines;
+}
+
+/// "FILE, line N", of the first line that is this but for a comment and spaces around it.
+std::string place_of_line(const std::string& text, const std::string& wanted, const std::string& name) {
+  std::istringstream stream(text);
+  std::string line;
+  for (int number = 1; std::getline(stream, line); ++number) {
+    if (trimmed(line.substr(0, line.find('#'))) == trimmed(wanted))
+      return fmt::format("{}, line {}", name, number);
+  }
+  return name;
 }
 
 bool is_quote(char c) { return c == '"' || c == '\''; }
@@ -127,8 +139,8 @@ std::vector<Setting> ini_settings(const std::string& text, const std::string& na
       settings.push_back({key, unquoted(given.value.front()), place});
     }
   } catch (const po::invalid_config_file_syntax& error) {
-    throw_user_error("{} holds the line \"{}\", which is neither [section] nor key = value", name,
-                     printable(error.tokens()));
+    throw_user_error("{}: \"{}\" is neither [section] nor key = value",
+                     place_of_line(text, error.tokens(), name), printable(error.tokens()));
   }
   return settings;
 }

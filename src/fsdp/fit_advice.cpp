@@ -223,11 +223,22 @@ std::int64_t fp8_tokens(const FitQuestion& q) {
   return multiple;
 }
 
-/// With these changes on so many ranks, if it fits then.
+int ranks_of(const DeviceMesh& groups) { return groups.shard_count() * groups.replica_count(); }
+
+/// The global batch, in sequences.
+std::int64_t batch_of(const FitQuestion& q) {
+  return ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
+}
+
+/// With these changes on so many ranks, if it fits then. Other numbers of ranks have other numbers of micro-batches.
 std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes, int ranks) {
   EngineOptions options = q.options;
   for (const auto& change : changes) change.apply(options);
   if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
+  if (options.training && ranks != ranks_of(q.groups)) {
+    const std::int64_t pass = ranks * options.batch.sequences;
+    options.micro_batches = static_cast<int>((batch_of(q) + pass - 1) / pass);
+  }
 
   const DeviceMesh groups = groups_for(q, options, ranks);
   if (sum_order_problem(step_shape(options, groups), options.precision, q.backend, options.reduction))
@@ -307,8 +318,6 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   return std::nullopt;
 }
 
-int ranks_of(const DeviceMesh& groups) { return groups.shard_count() * groups.replica_count(); }
-
 /// What to do, with options as ConfigError::Parts::remedy has them.
 std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   if (!fit) {
@@ -330,7 +339,7 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes + host;
   const std::int64_t pass = fit->ranks *
                             fit->options.batch.sequences,  // sequences of a micro-batch on all ranks
-      batch = ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
+      batch = batch_of(q);
   const std::string other_batch =
       q.options.training && batch % pass != 0
           ? fmt::format(" and a global batch of {} sequences", (batch / pass + 1) * pass)

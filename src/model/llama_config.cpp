@@ -285,8 +285,8 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) {
     throw_user_error(
-        "{}: the model's configuration cannot be opened; give a Hugging Face config.json or its folder.",
-        file.string());
+        "{}: the model's configuration cannot be opened; give a Hugging Face config.json or its folder{}.",
+        file.string(), file.is_relative() ? ", as a path from the folder that llampi is started in" : "");
   }
   std::ostringstream text;
   text << stream.rdbuf();

@@ -326,6 +326,7 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   refused(onto + "mine", "mine/generation_config.json", "mine already holds generation_config.json");
   folder_.write("mine/tokenizer.json", "{\"mine\": 1}");
   refused(onto + "mine --tokenizer mine", "mine/tokenizer.json", "mine already holds tokenizer.json");
+  refused(onto + "other --tokenizer nowhere", "text", "--tokenizer nowhere is not a folder with a tokenizer");
   folder_.write("mine/notes", "stay");
   folder_.write("mine/model-00007-of-00009.safetensors", "of another model");
   expect_done(2, onto + "mine --overwrite");

@@ -493,6 +493,11 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   // 6 samples cannot be divided among 4 ranks.
   EXPECT_EQ(advice(wide + narrow + " --train.global_batch=6", mib_needed(wide + narrow + " --ranks 4") + 1),
             "it would fit on 4 ranks with at most 1 per node and a global batch of 8 sequences\n");
+  // What is accumulated on one rank is one micro-batch on each of four.
+  const std::string accumulated = wide + narrow + " --train.global_batch=4";
+  const double at_once = mib_needed(accumulated + " --ranks 4");
+  ASSERT_LT(at_once + 0.01, mib_needed(wide + narrow + " --ranks 4 --train.global_batch=16"));
+  EXPECT_EQ(advice(accumulated, at_once + 0.01), "it would fit on 4 ranks with at most 1 per node\n");
   EXPECT_THAT(advice(wide, 1), StartsWith("neither 64 times as many ranks nor smaller micro-batches"));
 
   const Ending ending = plan(wide + " --memory 0.4");

@@ -74,7 +74,7 @@ TEST_F(Program, ThreadsThatWaitSleepSoonUnlessTheUserWantsOtherwise) {
 TEST_F(Program, HasItsNameInListsOfProcesses) {
   const Ending ending = shell(folder_.path(), std::string("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ") +
                                                   LLAMPI_PROGRAM + " train --config /proc/self/comm");
-  EXPECT_THAT(ending.err, HasSubstr("holds the line \"llampi\""));
+  EXPECT_THAT(ending.err, HasSubstr("line 1: \"llampi\" is neither"));
 }
 
 TEST_F(Program, EveryCommandHelpsItself) {

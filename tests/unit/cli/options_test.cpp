@@ -332,9 +332,8 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
                     "train.steps is given twice, first in options_test.ini, line 6; give it once");
   write_file("[train]\nsteps 10\n");
-  expect_user_error(
-      [&] { resolve_config({"--config=" + kFile}); },
-      "options_test.ini holds the line \"steps 10\", which is neither [section] nor key = value");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "options_test.ini, line 2: \"steps 10\" is neither [section] nor key = value");
   write_file(std::string(kRequired) +
              "# of a run\n[ optimizer ]  # or so\n[optimizer]\n  beta1 = 0.9\n lr = -1 # too little\n");
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
@@ -358,7 +357,7 @@ TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
                     "the configuration file . is a folder; give the file in it");
   write_file(std::string("\x89HDF\r\n\x1a\n\0\0", 10));
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "options_test.ini holds the line \"?HDF\", which is neither [section] nor key = value");
+                    "options_test.ini, line 1: \"?HDF\" is neither [section] nor key = value");
 }
 
 TEST_F(OptionsTest, ValuesThatAskForNothingAreAccepted) {
