@@ -326,9 +326,8 @@ Block& the_block() {
 }
 
 Block& running_block(const char* what) {
-  Block& block = the_block();
   require(in_kernel(), what);
-  return block;
+  return the_block();
 }
 
 }  // namespace

@@ -63,31 +63,33 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-/// What a row may differ in from a run as it comes: how products are chosen, whether logits are in chunks, and whether it is deterministic.
-struct Chosen {
+/// What a row may differ in from a run as it comes: how its products are chosen, whether its logits are in chunks, whether it is
+/// deterministic.
+struct Variant {
   const char* tuning = "sustained";
   bool logits_in_chunks = false;
   bool deterministic = true;
 };
 /// As a run is that nobody has tuned, but for these, and for the state and gradients, which are as llmq and
 /// PyTorch have them; its products may be in FP8.
-bool as_it_comes(const json& row, const Chosen& chosen = {}) {
-  return is_system(row, "llampi") && row.value("deterministic", true) == chosen.deterministic &&
+bool as_it_comes(const json& row, const Variant& variant = {}) {
+  return is_system(row, "llampi") && row.value("deterministic", true) == variant.deterministic &&
          is(row, "attention", "auto") && row.value("graph", true) && is(row, "state", "bfloat16") &&
-         is(row, "gradient", "bfloat16") && row.value("tuning", "sustained") == chosen.tuning &&
-         (row.value("logits_workspace", -1) >= 0) == chosen.logits_in_chunks;
+         is(row, "gradient", "bfloat16") && row.value("tuning", "sustained") == variant.tuning &&
+         (row.value("logits_workspace", -1) >= 0) == variant.logits_in_chunks;
 }
 
 std::vector<Claim> claims() {
   std::vector<Claim> claims;
   const auto add = [&](const std::string& what, const std::string& other, double ratio, const Wanted& shape,
-                       bool other_deterministic, const Chosen& chosen = {}) {
-    claims.push_back({what, other, ratio,
-                      [=](const json& row) { return as_it_comes(row, chosen) && !is_fp8(row) && shape(row); },
-                      [=](const json& row) {
-                        return is_system(row, other) && !is_fp8(row) && shape(row) &&
-                               row.value("deterministic", false) == other_deterministic;
-                      }});
+                       bool other_deterministic, const Variant& variant = {}) {
+    claims.push_back(
+        {what, other, ratio,
+         [=](const json& row) { return as_it_comes(row, variant) && !is_fp8(row) && shape(row); },
+         [=](const json& row) {
+           return is_system(row, other) && !is_fp8(row) && shape(row) &&
+                  row.value("deterministic", false) == other_deterministic;
+         }});
   };
   const auto layers_of_8b = [](std::int64_t length) -> Wanted {
     return [length](const json& row) {
@@ -117,14 +119,14 @@ std::vector<Claim> claims() {
   }
   for (const std::int64_t length : {8192, 2048}) {
     const Wanted shape = layers_of_8b(length);
-    const auto add_choice = [&](const char* other, const Chosen& chosen) {
+    const auto add_choice = [&](const char* other, const Variant& variant) {
       claims.push_back(
           {fmt::format("layers of 8B, {}", length), other, 1.00,
            [=](const json& row) {
              const bool whole = row.value("logits_workspace_bytes", std::int64_t{0}) > device::kLogitsBytes;
-             return as_it_comes(row) && !is_fp8(row) && shape(row) && (whole || !chosen.logits_in_chunks);
+             return as_it_comes(row) && !is_fp8(row) && shape(row) && (whole || !variant.logits_in_chunks);
            },
-           [=](const json& row) { return as_it_comes(row, chosen) && !is_fp8(row) && shape(row); }, true});
+           [=](const json& row) { return as_it_comes(row, variant) && !is_fp8(row) && shape(row); }, true});
     };
     add_choice("products chosen in bursts", {.tuning = "bursts"});
     add_choice("logits in chunks of 1 GiB", {.logits_in_chunks = true});

@@ -75,8 +75,8 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
     return;
   }
   log.warning(
-      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer; llampi needs none for a model "
-      "over bytes",
+      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer; "
+      "llampi needs none for a model over bytes",
       request.output.string());
 }
 

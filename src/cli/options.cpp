@@ -82,13 +82,22 @@ std::string trimmed(const std::string& part) {
   return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
 }
 
-/// The first line that sets each key, from 1, read as Boost does, which keeps no numbers.
+/// Without comments, and without spaces around them, as Boost reads them. It keeps no numbers.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(trimmed(line.substr(0, line.find('#'))));
+  return lines;
+}
+
+/// The first line that sets each key, from 1.
 std::map<std::string, int> lines_of_keys(const std::string& text) {
   std::map<std::string, int> lines;
-  std::istringstream stream(text);
-  std::string prefix, line;
-  for (int number = 1; std::getline(stream, line); ++number) {
-    line = trimmed(line.substr(0, line.find('#')));
+  std::string prefix;
+  int number = 0;
+  for (const std::string& line : lines_of(text)) {
+    ++number;
     const auto equals = line.find('=');
     if (line.starts_with('[') && line.ends_with(']')) {
       prefix = line.substr(1, line.size() - 2);
@@ -100,15 +109,11 @@ std::map<std::string, int> lines_of_keys(const std::string& text) {
   return lines;
 }
 
-/// "FILE, line N", of the first line that is this but for a comment and spaces around it.
+/// "FILE, line N", of the first such line.
 std::string place_of_line(const std::string& text, const std::string& wanted, const std::string& name) {
-  std::istringstream stream(text);
-  std::string line;
-  for (int number = 1; std::getline(stream, line); ++number) {
-    if (trimmed(line.substr(0, line.find('#'))) == trimmed(wanted))
-      return fmt::format("{}, line {}", name, number);
-  }
-  return name;
+  const auto lines = lines_of(text);
+  const auto line = std::ranges::find(lines, wanted);
+  return line == lines.end() ? name : fmt::format("{}, line {}", name, line - lines.begin() + 1);
 }
 
 bool is_quote(char c) { return c == '"' || c == '\''; }

@@ -337,13 +337,10 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
       offloads ? fmt::format(" (at least {} of host memory per rank)", format_bytes(fit->arena_bytes[1]))
                : "";
   if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes + host;
-  const std::int64_t pass = fit->ranks *
-                            fit->options.batch.sequences,  // sequences of a micro-batch on all ranks
-      batch = batch_of(q);
-  const std::string other_batch =
-      q.options.training && batch % pass != 0
-          ? fmt::format(" and a global batch of {} sequences", (batch / pass + 1) * pass)
-          : "";
+  const std::int64_t batch = fit->ranks * fit->options.micro_batches * fit->options.batch.sequences;
+  const std::string other_batch = q.options.training && batch != batch_of(q)
+                                      ? fmt::format(" and a global batch of {} sequences", batch)
+                                      : "";
   return fmt::format("it would fit on {} ranks with at most {} per node{}{}{}{}", fit->ranks,
                      q.groups.ranks_on_node, other_batch, changes.empty() ? "" : ", and ", changes, host);
 }
