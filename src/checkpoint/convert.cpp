@@ -82,9 +82,7 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
 
 /// The folder is made and held: two exports at once would leave a mixture.
 io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
-  std::error_code error;
-  fs::create_directories(request.output, error);
-  if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
+  io::create_folder(request.output);
   io::PosixFile folder = io::PosixFile::open_for_reading(request.output);
   const io::Lock lock = folder.lock();
   if (lock == io::Lock::taken)

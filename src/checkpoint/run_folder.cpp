@@ -36,7 +36,8 @@ std::vector<fs::path> entries_of(const fs::path& run_dir) {
        entry.increment(error)) {
     entries.push_back(entry->path());
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
+  const bool is_there = error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
+  if (error && is_there) {
     throw_user_error("cannot read the folder {}: {}", folder_of(run_dir).string(), error.message());
   }
   return entries;

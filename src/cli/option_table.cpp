@@ -164,8 +164,8 @@ Table train_options(train::Config& c) {
        {.name = "auto|N"}},
       {"train.global_batch",
        &c.train.global_batch,
-       "sequences per optimizer step over all ranks: a multiple of ranks x micro_batch; the rest is gradient "
-       "accumulation",
+       "sequences per optimizer step over all ranks. Each rank computes global_batch / (ranks x micro_batch) "
+       "micro-batches in a step (gradient accumulation), which must be a whole number",
        {.range = kCount}},
       {"train.eval_every",
        &c.train.eval_every,
@@ -221,7 +221,7 @@ Table optimizer_options(train::Config& c) {
       {"optimizer.frozen",
        &c.optimizer.frozen,
        "parameters that are not trained: a regular expression searched in parameter names. They are kept in "
-       "fsdp.param_dtype, in checkpoints too",
+       "fsdp.param_dtype; checkpoints have these rounded values as float32",
        {.name = "REGEX"}},
       {"optimizer.loss_scale",
        &c.optimizer.loss_scale,
@@ -267,8 +267,8 @@ Table fsdp_options(train::Config& c) {
        "shard the optimizer state over replicas too (no_shard, which makes it ZeRO-1, and the hybrid "
        "strategies): each replica updates its part and all-gathers the others. Less memory, the same bits"},
       {"fsdp.accumulate", one_of(c.fsdp.accumulate),
-       "gradient accumulation. sharded: reduce-scatter after every micro-batch (least memory); unsharded: "
-       "accumulate locally and reduce once, like no_sync (fastest)"},
+       "gradient accumulation. sharded: reduce after every micro-batch (least memory); unsharded: accumulate "
+       "locally and reduce once per step, like no_sync (fastest; with no_shard it needs no more memory)"},
       {"fsdp.sum_order", one_of(c.fsdp.sum_order),
        "order in which the gradients of micro-batches are added. any: fastest; the last bits depend on the "
        "number of ranks; tree: a binary tree over all micro-batches of a step, which gives the same bits on 1, "

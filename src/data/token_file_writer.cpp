@@ -123,10 +123,7 @@ class TokenFileWriter::Impl {
 
   /// Makes it.
   static const std::filesystem::path& with_its_folder(const std::filesystem::path& path) {
-    std::error_code error;
-    const auto folder = path.parent_path();
-    if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error)
-      throw_user_error("the folder {} cannot be made: {}", folder.string(), error.message());
+    io::create_folder(path.parent_path());
     return path;
   }
 

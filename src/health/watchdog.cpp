@@ -451,7 +451,7 @@ bool Watchdog::Thread::write_record(const std::string& reason) {
   const std::string text = flight_json(record_, {rank_, ranks_, host_, reason});
   record_begun_ = true;
   return done_within(kFileSeconds, [file, text] {
-    std::filesystem::create_directories(file.parent_path());
+    io::create_folder(file.parent_path());
     io::write_whole(file, text, false);  // a busy disk may take seconds
   });
 }

@@ -35,6 +35,7 @@ void OutputFile::place(const fs::path& temporary) const {
 }
 
 void OutputFile::write(std::string_view text) const {
+  create_folder(path.parent_path());
   const TemporaryFile temporary(temporary_beside(path));
   const auto file = PosixFile::create(temporary.path());
   file.write_at(0, std::as_bytes(std::span(text)));

@@ -164,6 +164,13 @@ void write_whole(const std::filesystem::path& path, std::string_view text, bool 
   }
 }
 
+void create_folder(const std::filesystem::path& folder, std::string_view advice) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_user_error("cannot create the folder {}: {}{}", folder.string(), error.message(), advice);
+}
+
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
   sync_folder_of(to);

@@ -192,9 +192,10 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   if (s.total_steps > 0) {
     const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
     const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);
-    const std::string rest =
-        fmt::format("  {:.0f} %{}", std::floor(100 * part),
-                    std::isfinite(s.seconds_left) ? "  " + format_duration(s.seconds_left) + " left" : "");
+    std::string rest = fmt::format("  {:.0f} %", std::floor(100 * part));
+    if (std::isfinite(s.seconds_left))
+      rest +=
+          fmt::format("  {} {}", format_duration(s.seconds_left), run.running ? "left" : "of training left");
     const int room = screen.columns - static_cast<int>(steps.size() + rest.size());
     lines.push_back(steps + progress_bar(part, std::clamp(room, 0, kBarColumns), screen.utf8) + rest);
   } else {

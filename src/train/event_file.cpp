@@ -163,9 +163,7 @@ void forget(const fs::path& old) {
 /// While it is written it has a name that TensorBoard ignores.
 fs::path write_so_far(const fs::path& folder, const fs::path& metrics) {
   const std::string lines = io::read_whole(metrics);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
+  io::create_folder(folder);
   io::clear_leftovers_in(folder, {});
   const auto older = own_files(folder);
   const fs::path file = new_name(folder, older);

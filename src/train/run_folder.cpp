@@ -16,14 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void create_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    throw_user_error("cannot create the folder {}: {}; choose another run.dir", folder.string(),
-                     error.message());
-}
-
 /// Keeps the file that it is, unlike write_whole(): it is the one that is locked.
 void write_text(const fs::path& file, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
   std::ofstream out(file, std::ios::binary | mode);
@@ -101,8 +93,9 @@ void RunFolder::refuse_files_of_others() const {
 }
 
 void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log) {
-  create_folder(folder_ / "checkpoints");
-  if (more.traces) create_folder(folder_ / "trace");
+  constexpr auto kAdvice = "; choose another run.dir";
+  io::create_folder(folder_ / "checkpoints", kAdvice);
+  if (more.traces) io::create_folder(folder_ / "trace", kAdvice);
   if (!locked_) create_and_lock();
   checkpoint::remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
   // Now, and not at the first save after hours.

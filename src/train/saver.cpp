@@ -29,12 +29,6 @@ constexpr double kLongestPause = 60;  // between its attempts where nothing is k
 /// Parameters and two moments, where weights are parameters alone.
 constexpr double kAllOverWeights = 3;
 
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
-}
-
 bool works(const auto& work) try {
   work();
   return true;
@@ -218,7 +212,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   const auto second = comm::common_failure([&] {
     comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;
-      make_folder(elsewhere.file.parent_path());
+      io::create_folder(elsewhere.file.parent_path());
       const auto& lines = run_.metrics()->unwritten();
       if (!lines.empty())
         io::write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);

@@ -212,7 +212,7 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
     try {
       const fs::path cache = choices_in_cache(gpu);
       if (cache.empty()) return;
-      fs::create_directories(cache.parent_path());
+      io::create_folder(cache.parent_path());
       keep_choices(cache, choices, log);
     } catch (const std::exception& error) {  // the next run takes some seconds longer
       log.info("choices of products are not kept for other runs: {}", error.what());

@@ -29,7 +29,8 @@ struct OutputFile {
   /// Gives a file, written and synced, its name: where nothing was, nothing that has come meanwhile is
   /// replaced but by the same rule. @throws UserError as check() does; then the temporary file is still there
   void place(const std::filesystem::path& temporary) const;
-  /// Writes a whole file under a temporary name and places it. @throws Error, and then leaves nothing
+  /// Writes a whole file under a temporary name and places it, in a folder that is created where there is none.
+  /// @throws Error, and then leaves no file
   void write(std::string_view text) const;
 };
 

@@ -61,6 +61,10 @@ std::string read_whole(const std::filesystem::path& path);
 /// @param on_disk when it appears; if not, which is faster, it outlives this process but not the machine
 void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk = true);
 
+/// Creates the folder, and those that it lies in, unless it is there; an empty path does nothing.
+/// @param advice "; choose another run.dir". @throws UserError "cannot create the folder X: why" and the advice
+void create_folder(const std::filesystem::path& folder, std::string_view advice = {});
+
 /// Gives a synced file its final name, permanently: the folder is synced as well.
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);
 /// What happened to names in the folder of a file is on disk.

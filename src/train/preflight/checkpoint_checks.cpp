@@ -117,12 +117,7 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
   const auto pieces = infer::tensor_pieces(engine, engine.pieces_to_save(), stored);
   const std::string advice = fmt::format("; look at the file system of {}", run.config.run.dir);
   const bool done = list.attempt("checkpoint", advice, [&] {
-    comm::on_rank_0(world, [&] {
-      std::error_code error;
-      fs::create_directories(file.parent_path(), error);
-      if (error)
-        throw_user_error("cannot create the folder {}: {}", file.parent_path().string(), error.message());
-    });
+    comm::on_rank_0(world, [&] { io::create_folder(file.parent_path()); });
     double begin = steady_seconds();
     checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.texts}, settings);
     figures.save_seconds = list.slowest(steady_seconds() - begin);

@@ -127,7 +127,11 @@ TEST_F(Train, RefusesATruncatedTokenFile) {
   expect_refused("--data.train=torn.h5", {"torn.h5"});
 }
 
-TEST_F(Train, RefusesAFolderThatCannotBeWritten) { expect_refused("--run.dir=text/run", {"text/run"}); }
+TEST_F(Train, RefusesAFolderThatCannotBeWritten) {
+  expect_refused("--run.dir=text/run", {"text/run/checkpoints: Not a directory; choose another run.dir"});
+  expect_refused("--checkpoint.fallback_dir=text/more",
+                 {"checkpoint.fallback_dir = text/more cannot be written"});
+}
 
 TEST_F(Train, RefusesWhatIsNoCheckpoint) {
   expect_refused("--model.weights=tokens.h5", {"tokens.h5"});

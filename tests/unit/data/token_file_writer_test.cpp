@@ -182,7 +182,7 @@ TEST(TokenFileWriter, SaysWhyItCannotWrite) {
   const TemporaryFolder folder;
   write_tokens(folder / "file.h5", 256, {{1}});
   EXPECT_EQ(user_error([&] { data::TokenFileWriter(folder / "file.h5/in/a.h5", 256, "test"); }),
-            "the folder " + (folder / "file.h5/in").string() + " cannot be made: Not a directory");
+            "cannot create the folder " + (folder / "file.h5/in").string() + ": Not a directory");
   EXPECT_THAT(user_error([&] { data::TokenFileWriter(folder.path(), 256, "test"); }),
               HasSubstr("is a folder"));
   const AsNobody nobody(folder.path());

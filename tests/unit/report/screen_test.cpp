@@ -16,6 +16,7 @@ using namespace report;
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -117,8 +118,15 @@ TEST(ScreenLines, FitTheScreen) {
 }
 
 TEST(ScreenLines, KeepTheirNumbersOnANarrowScreen) {
-  const auto lines = screen_lines(run_with(10), {.columns = 34, .rows = 10, .utf8 = false}, 1e9);
+  auto run = run_with(10);
+  run.running = "process 7 on node1";
+  const auto lines = screen_lines(run, {.columns = 34, .rows = 10, .utf8 = false}, 1e9);
   EXPECT_EQ(lines[1], "step 10 of 40  #..  25 %  15s left");
+}
+
+TEST(ScreenLines, OfARunThatDoesNotRunSayNotThatItEndsSoon) {
+  const auto lines = screen_lines(run_with(10), {.columns = 60, .rows = 10, .utf8 = false}, 1e9);
+  EXPECT_THAT(lines[1], EndsWith("  25 %  15s of training left"));
 }
 
 TEST(ScreenLines, HaveOnlyWhatTheTerminalCanShow) {
