@@ -137,6 +137,7 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =
         figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;
+  figures.backend = machine.backend;
   figures.attention =
       plan::attention_kernels(machine.backend, config.run.attention, config.run.deterministic);
   return figures;
@@ -150,8 +151,8 @@ TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptio
                           const Figures& figures) {
   TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
   if (figures.by_operation()) {
-    timed.work =
-        plan::work_of_step(*run.model, options, run.groups, run.compiled, *run.sizes, figures.attention);
+    timed.work = plan::work_of_step(*run.model, options, run.groups, run.compiled, *run.sizes,
+                                    figures.backend, figures.attention);
     timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
   }
   timed.phases = plan::action_phases(*run.model, options, run.groups, run.compiled, timed.speed, timed.work);

@@ -38,6 +38,7 @@ void place_ranks(const MachineRequest& request, train::RunShape& shape, plan::Ma
 struct Figures {
   std::optional<plan::MachineSpeed> machine;
   plan::Speed speed;
+  comm::Backend backend = comm::Backend::mpi;  ///< nccl for GPUs
   plan::AttentionKernels attention = plan::AttentionKernels::native;
   double share = 1;  ///< of a node's cores, that a rank has
 

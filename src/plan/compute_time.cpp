@@ -258,7 +258,7 @@ class CountingOperations final : public device::Operations {
 class StepCounter {
  public:
   StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
-              const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes,
+              const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes, bool on_gpu,
               AttentionKernels kernels)
       : model_(model),
         options_(options),
@@ -266,6 +266,7 @@ class StepCounter {
         sizes_(sizes),
         shards_(groups.shard_count()),
         replicas_(groups.replica_count()),
+        on_gpu_(on_gpu),
         kernels_(kernels) {}
 
   ActionWork of(const fsdp::Action& action) const {
@@ -295,8 +296,7 @@ class StepCounter {
       work.amounts[Term::memory_bytes] = 0;
     }
     work.optimizes = action.op == Op::norm || action.op == Op::sum_squares || action.op == Op::update;
-    if (action.op == Op::update && action.stream == device::Stream::host &&
-        kernels_ != AttentionKernels::native) {
+    if (action.op == Op::update && action.stream == device::Stream::host && on_gpu_) {
       work.amounts[Term::host_memory_bytes] = work.amounts[Term::array_bytes];
       work.amounts[Term::array_bytes] = work.amounts[Term::kernels] = 0;
     }
@@ -427,6 +427,7 @@ class StepCounter {
   const fsdp::Program& program_;
   const device::OperationSizes& sizes_;
   int shards_, replicas_;
+  bool on_gpu_;
   AttentionKernels kernels_;
 };
 
@@ -459,8 +460,10 @@ Terms amounts_of(const device::Operation& operation, AttentionKernels attention)
 
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
                                      const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
-                                     const device::OperationSizes& sizes, AttentionKernels attention) {
-  const StepCounter counter(model, options, groups, compiled, sizes, attention);
+                                     const device::OperationSizes& sizes, comm::Backend backend,
+                                     AttentionKernels attention) {
+  const StepCounter counter(model, options, groups, compiled, sizes, backend == comm::Backend::nccl,
+                            attention);
   std::vector<ActionWork> work;
   for (const auto& action : compiled.step.actions) work.push_back(counter.of(action));
   return work;

@@ -76,10 +76,11 @@ struct ActionWork {
 };
 
 /// Of each action of the compiled step.
-/// @param options, groups, sizes those that `compiled` was compiled with
+/// @param options, groups, sizes, backend those that `compiled` was compiled with
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
                                      const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
-                                     const device::OperationSizes& sizes, AttentionKernels attention);
+                                     const device::OperationSizes& sizes, comm::Backend backend,
+                                     AttentionKernels attention);
 
 /// Seconds of a step by kind of work, of one rank, however much of it is at the same time.
 struct ComputeParts {

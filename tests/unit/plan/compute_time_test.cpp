@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "llampi/model/llama.hpp"
 
 namespace llampi::test {
@@ -31,7 +33,8 @@ struct CountedStep {
     groups = fsdp::make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
     const auto sizes = device::make_cpu_sizes(1);
     compiled = fsdp::compile_model(*model, options, groups, *sizes);
-    work = work_of_step(*model, options, groups, compiled, *sizes, AttentionKernels::native);
+    work =
+        work_of_step(*model, options, groups, compiled, *sizes, comm::Backend::mpi, AttentionKernels::native);
     for (const auto& action : work) {
       sum += action.amounts;
       if (action.recomputes) recomputed += action.amounts;
@@ -106,6 +109,28 @@ TEST(ComputeTime, AnUpdateIsOfTheShard) {
   EXPECT_GE(updated(one), 28.0 * static_cast<double>(one.model->parameter_elements()));
   EXPECT_LE(updated(one), 28.5 * static_cast<double>(one.model->parameter_elements()));
   EXPECT_NEAR(updated(four), updated(one) / 4, updated(one) / 50);
+}
+
+// Whatever kernels attention is computed with.
+TEST(ComputeTime, AnUpdateOnTheHostOfAGpuTakesTheHostsMemory) {
+  CountedStep step;
+  step.options.offload = {.optimizer = true, .host_step = true};
+  const auto updates_take = [&](comm::Backend backend, AttentionKernels kernels) {
+    const auto sizes = backend == comm::Backend::nccl ? device::make_gpu_sizes() : device::make_cpu_sizes(1);
+    const auto compiled = fsdp::compile_model(*step.model, step.options, step.groups, *sizes, backend);
+    const auto work =
+        work_of_step(*step.model, step.options, step.groups, compiled, *sizes, backend, kernels);
+    Terms updates;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      if (compiled.step.actions[i].op == fsdp::Op::update) updates += work[i].amounts;
+    }
+    return std::pair(updates[Term::host_memory_bytes] > 0, updates[Term::array_bytes] > 0);
+  };
+  using enum AttentionKernels;
+  for (const AttentionKernels kernels : {native, deterministic, any_order})
+    EXPECT_EQ(updates_take(comm::Backend::nccl, kernels), std::pair(true, false))
+        << static_cast<int>(kernels);
+  EXPECT_EQ(updates_take(comm::Backend::mpi, native), std::pair(false, true));
 }
 
 }  // namespace

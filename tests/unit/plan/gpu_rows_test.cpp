@@ -66,7 +66,7 @@ struct MeasuredStep {
     groups = fsdp::make_groups(options.strategy, {0}, 0);
     const auto sizes = device::make_gpu_sizes();
     compiled = fsdp::compile_model(*model, options, groups, *sizes, comm::Backend::nccl);
-    work = work_of_step(*model, options, groups, compiled, *sizes, kernels);
+    work = work_of_step(*model, options, groups, compiled, *sizes, comm::Backend::nccl, kernels);
     // When all of them were measured, the norm read the gradient twice.
     for (std::size_t i = 0; i < work.size(); ++i) {
       if (compiled.step.actions[i].op == fsdp::Op::sum_squares) work[i].amounts += Terms(work[i].amounts);
