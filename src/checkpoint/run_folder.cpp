@@ -49,14 +49,6 @@ void remove_file(const fs::path& file) {
   if (error) throw_user_error("cannot delete {}: {}", file.string(), error.message());
 }
 
-bool has_optimizer(const fs::path& file) {
-  try {
-    return read_checkpoint_summary(file).has_optimizer;
-  } catch (const UserError&) {  // damaged
-    return false;
-  }
-}
-
 }  // namespace
 
 std::optional<std::int64_t> checkpoint_step(const fs::path& file) {
@@ -83,6 +75,14 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
 void remove_unfinished_checkpoints(const fs::path& run_dir) {
   for (const auto& entry : entries_of(run_dir)) {
     if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
+  }
+}
+
+bool has_optimizer(const fs::path& file) {
+  try {
+    return read_checkpoint_summary(file).has_optimizer;
+  } catch (const UserError&) {  // damaged
+    return false;
   }
 }
 

@@ -46,11 +46,15 @@ std::int64_t kept_new(const Saves& saves, const checkpoint::Retention& retention
 std::int64_t kept_bytes(const checkpoint::Retention& retention, std::int64_t saved,
                         const std::vector<SavedFile>& existing) {
   const std::int64_t newest = std::max<std::int64_t>(0, retention.newest - saved);
+  const auto newest_whole = std::find_if(existing.rbegin(), existing.rend(),
+                                         [](const SavedFile& file) { return file.has_optimizer; });
+  const SavedFile* const continued_from =
+      retention.continuable && newest_whole != existing.rend() ? &*newest_whole : nullptr;
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < std::ssize(existing); ++i) {
     const auto& file = existing[static_cast<std::size_t>(i)];
     const bool stays = saved == 0 || std::ssize(existing) - i <= newest ||
-                       (retention.every > 0 && file.step % retention.every == 0);
+                       (retention.every > 0 && file.step % retention.every == 0) || &file == continued_from;
     if (stays) bytes += file.bytes;
   }
   return bytes;
@@ -113,6 +117,12 @@ std::vector<fs::path> run_checkpoints(const Config& config) {
   return files;
 }
 
+checkpoint::Retention retention_of(const Config& config) {
+  return {.newest = config.checkpoint.keep,
+          .every = config.checkpoint.keep_every,
+          .continuable = config.checkpoint.content == CheckpointContent::weights};
+}
+
 RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& retention, std::int64_t bytes,
                              const std::vector<SavedFile>& existing) {
   const std::int64_t number = number_of(saves);
@@ -138,11 +148,10 @@ bool Room::fits(std::int64_t more, std::int64_t bytes) const {
 
 /// What the next save deletes, if another checkpoint stays; nothing if the folder cannot be read just now.
 std::vector<fs::path> Room::surplus_of_next() const try {
-  if (config_.checkpoint.keep < 2) return {};
-  return checkpoint::surplus_checkpoints(config_.run.dir,
-                                         {config_.checkpoint.keep - 1, config_.checkpoint.keep_every,
-                                          config_.checkpoint.content == CheckpointContent::weights},
-                                         damaged_);
+  checkpoint::Retention after_next = retention_of(config_);
+  if (after_next.newest < 2) return {};
+  --after_next.newest;
+  return checkpoint::surplus_checkpoints(config_.run.dir, after_next, damaged_);
 } catch (const UserError&) {
   return {};
 }
@@ -191,23 +200,27 @@ std::optional<RoomProblem> Room::problem_of_next() const {
 }
 
 std::optional<std::string> Room::problem_at_the_end(const Saves& saves) const {
+  const checkpoint::Retention retention = retention_of(config_);
   std::vector<SavedFile> existing;
   for (const auto& file : checkpoint::list_checkpoints(config_.run.dir)) {
     if (std::find(damaged_.begin(), damaged_.end(), file) == damaged_.end())
-      existing.push_back({*checkpoint::checkpoint_step(file), checkpoint::file_bytes(file)});
+      existing.push_back({.step = *checkpoint::checkpoint_step(file),
+                          .bytes = checkpoint::file_bytes(file),
+                          .has_optimizer = retention.continuable && checkpoint::has_optimizer(file)});
   }
-  const auto end = room_at_the_end(saves, retention(), bytes_, existing);
+  const auto end = room_at_the_end(saves, retention, bytes_, existing);
   const auto free = free_(folder());
   if (!free || *free >= end.bytes) return std::nullopt;
-  const auto fewer = [&](const checkpoint::Retention& kept) {
+  const auto fewer = [&](std::int64_t newest, std::int64_t every) {
+    const checkpoint::Retention kept{static_cast<int>(newest), every, retention.continuable};
     return room_at_the_end(saves, kept, bytes_, existing).bytes <= *free;
   };
   std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, *free / bytes_);
-  while (keep > 0 && !fewer({static_cast<int>(keep), config_.checkpoint.keep_every})) --keep;
+  while (keep > 0 && !fewer(keep, retention.every)) --keep;
   std::string advice = "make room there, or set run.dir to another place";
   if (keep > 0) {
     advice = fmt::format("checkpoint.keep = {} would fit", keep);
-  } else if (config_.checkpoint.keep_every > 0 && fewer({1, 0})) {
+  } else if (retention.every > 0 && fewer(1, 0)) {
     advice = "keep fewer (checkpoint.keep_every), or " + advice;
   }
   return fmt::format(

@@ -25,6 +25,9 @@ std::filesystem::path fallback_folder(const Config& config);
 /// the one in run.dir is the last.
 std::vector<std::filesystem::path> run_checkpoints(const Config& config);
 
+/// Which checkpoints stay in run.dir.
+checkpoint::Retention retention_of(const Config& config);
+
 /// The saves that a run at `step` has before it.
 struct Saves {
   std::int64_t step = 0, total_steps = 0;
@@ -34,6 +37,7 @@ struct Saves {
 /// A checkpoint that is there already.
 struct SavedFile {
   std::int64_t step = 0, bytes = 0;
+  bool has_optimizer = false;  ///< looked at where a continuable one is kept, where new ones have none
 };
 
 /// While the last checkpoint of a run is being written, beside all that are kept until it is whole.
@@ -92,7 +96,6 @@ class Room {
   bool fits(std::int64_t more, std::int64_t bytes) const;
   bool fits_elsewhere() const;
   std::vector<std::filesystem::path> surplus_of_next() const;
-  checkpoint::Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
 
   const Config& config_;
   std::int64_t bytes_;

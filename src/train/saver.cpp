@@ -113,18 +113,14 @@ Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> 
 /// Of files that a run with other options kept. One more than stay is there where a run was killed.
 void Saver::warn_of_surplus() const try {
   const auto& config = run_.config;
-  const auto files = checkpoint::surplus_checkpoints(config.run.dir, retention(), refused_beside({}));
+  const auto files =
+      checkpoint::surplus_checkpoints(config.run.dir, retention_of(config), refused_beside({}));
   if (files.size() < 2) return;
   run_.log.warning(
       "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints "
       "or more, from {} on",
       config.checkpoint.keep, config.checkpoint.keep_every, files.size(), files.front().string());
 } catch (const UserError&) {  // of this rank alone; a save meets it too, and tells all
-}
-
-checkpoint::Retention Saver::retention() const {
-  return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every,
-          run_.config.checkpoint.content == CheckpointContent::weights};
 }
 
 Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
@@ -145,7 +141,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
           .state = state,
           .texts = run_.texts,
           .settings = std::move(settings),
-          .retention = retention(),
+          .retention = retention_of(config),
           .refused = refused_beside(file),
           .content = content};
 }
@@ -208,7 +204,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   Job elsewhere = job;
   elsewhere.run_dir = folder;
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
-  elsewhere.retention = {.newest = 1};
+  elsewhere.retention = {.newest = 1, .continuable = job.retention.continuable};
   const auto second = comm::common_failure([&] {
     comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;

@@ -84,7 +84,6 @@ class Saver {
   struct Wait;
 
   void warn_of_surplus() const;
-  checkpoint::Retention retention() const;
   Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
              CheckpointContent content, const std::shared_ptr<checkpoint::Writers>& writers) const;
   bool get_ready();

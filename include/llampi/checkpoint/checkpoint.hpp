@@ -194,6 +194,9 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// Deletes what saves that did not come to their end have left. One rank calls it.
 void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
 
+/// Whether a run can continue exactly from this checkpoint: it has the optimizer's state. False for a damaged file.
+bool has_optimizer(const std::filesystem::path& file);
+
 /// Which checkpoints stay.
 struct Retention {
   int newest = 3;            ///< so many; at least 1

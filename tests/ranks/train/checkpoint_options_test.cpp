@@ -97,6 +97,35 @@ TEST_F(CheckpointOptions, TheNewestFileWithAllStateIsKeptAndContinuedFrom) {
   EXPECT_EQ(curve("killed"), curve("whole"));
 }
 
+// A file instead of the folder stands for a run.dir without room.
+TEST_F(CheckpointOptions, TheNewestFileWithAllStateIsKeptInTheFallbackFolderToo) {
+  Config c = config("moved");
+  c.checkpoint.async = false;
+  c.checkpoint.content = CheckpointContent::weights;
+  c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+  const fs::path folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside";
+  const auto without_room = [&](int step, const std::function<void()>& then) {
+    return at_step(step, 0, [&folder, &aside, then] {
+      fs::rename(folder, aside);
+      std::ofstream(folder) << "no folder";
+      then();
+    });
+  };
+  const auto make_room = [&] {
+    wait_for_all_ranks();
+    if (test_rank() == 0) fs::remove(folder), fs::rename(aside, folder);
+    wait_for_all_ranks();
+  };
+  ASSERT_EQ(run(c, without_room(5, [] { request_stop(); })), Outcome::stopped);
+  const auto kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+  const auto whole = checkpoint::list_checkpoints(kept).back();
+  EXPECT_TRUE(checkpoint::read_checkpoint_summary(whole).has_optimizer);
+  make_room();
+  ASSERT_EQ(run(c, without_room(11, [] {})), Outcome::done);
+  make_room();
+  EXPECT_EQ(checkpoint::list_checkpoints(kept), (std::vector{whole, checkpoint::checkpoint_path(kept, 12)}));
+}
+
 TEST_F(CheckpointOptions, ADamagedFileWithAllStateIsNotTheOneThatIsKept) {
   Config c = config("damaged");
   c.checkpoint.content = CheckpointContent::weights;

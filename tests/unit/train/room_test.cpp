@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 
 #include "llampi/core/error.hpp"
 #include "support/temporary_folder.hpp"
@@ -33,14 +34,19 @@ RoomAtTheEnd simulated(const Saves& saves, const checkpoint::Retention& retentio
   RoomAtTheEnd end;
   for (std::int64_t step = saves.step + 1; step <= saves.total_steps; ++step) {
     if (step != saves.total_steps && (saves.every == 0 || step % saves.every != 0)) continue;
-    files.push_back({step, kBytes});
+    files.push_back({.step = step, .bytes = kBytes, .has_optimizer = !retention.continuable});
     kept =
         std::count_if(files.begin(), files.end(), [&](const auto& file) { return file.step > saves.step; });
     std::int64_t bytes = 0;
     for (const auto& file : files) bytes += file.bytes;
     end = {kept, bytes - bytes_now};
+    std::optional<std::int64_t> continuable;
+    for (const auto& file : files) {
+      if (retention.continuable && file.has_optimizer) continuable = file.step;
+    }
     for (std::size_t i = 0; static_cast<std::int64_t>(files.size() - i) > retention.newest;) {
-      const bool stays = retention.every > 0 && files[i].step % retention.every == 0;
+      const bool stays =
+          (retention.every > 0 && files[i].step % retention.every == 0) || files[i].step == continuable;
       stays ? static_cast<void>(++i)
             : static_cast<void>(files.erase(files.begin() + static_cast<std::ptrdiff_t>(i)));
     }
@@ -53,19 +59,19 @@ TEST(Room, AtTheEndIsWhatASimulationHas) {
     for (const std::int64_t total : {10, 11, 24, 40}) {
       for (const std::int64_t every : {0, 1, 4, 7}) {
         for (const checkpoint::Retention retention :
-             {checkpoint::Retention{1, 0}, {3, 0}, {2, 6}, {3, 1}, {100, 4}}) {
+             {checkpoint::Retention{1, 0}, {3, 0}, {2, 6}, {3, 1}, {100, 4}, {1, 0, true}, {2, 6, true}}) {
           for (const int existing : {0, 1, 5}) {
             std::vector<SavedFile> files;
             for (int i = 0; i < std::min<std::int64_t>(existing, step); ++i)
-              files.push_back({step - existing + i + 1, 700});
+              files.push_back({step - existing + i + 1, i % 3 == 0 ? 2100 : 700, i % 3 == 0});
             const Saves saves{step, total, every};
             const auto end = room_at_the_end(saves, retention, kBytes, files),
                        wanted = simulated(saves, retention, files);
             EXPECT_TRUE(end.bytes == wanted.bytes && end.new_files == wanted.new_files) << fmt::format(
-                "steps {} to {}, every {}, keep {}, keep_every {}, {} files: {} bytes in {} files, not {} in "
+                "steps {} to {}, every {}, keep {}, keep_every {}, continuable {}, {} files: {} bytes in {} files, not {} in "
                 "{}",
-                step, total, every, retention.newest, retention.every, files.size(), end.bytes, end.new_files,
-                wanted.bytes, wanted.new_files);
+                step, total, every, retention.newest, retention.every, retention.continuable, files.size(),
+                end.bytes, end.new_files, wanted.bytes, wanted.new_files);
           }
         }
       }
