@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -14,6 +15,7 @@
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/data_position.hpp"
+#include "train/decisions.hpp"
 #include "train/engine_config.hpp"
 
 namespace llampi::train {
@@ -140,12 +142,9 @@ bool is_path(const std::string& key) {
 
 constexpr const char* kAutomatic = "auto";
 
-/// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
-bool is_resolved_once(const std::string& key) {
-  static const std::set<std::string> kKeys = {"run.attention_workspace", "run.logits_workspace",
-                                              "activation.checkpointing", "activation.offload",
-                                              "train.micro_batch"};
-  return kKeys.contains(key);
+/// Where such a key is `auto`, the decision is in the run's checkpoints.
+bool is_decided_once(const std::string& key) {
+  return std::ranges::find(kDecidedKeys, key) != kDecidedKeys.end();
 }
 
 /// Keys that say where a run is and how this job begins it: no other run than before.
@@ -283,7 +282,7 @@ std::vector<Change> changes_of(const Continuing& run) {
   for (const auto& [key, now] : sides.now.values) {
     Change change{key, sides.then.value(key), now};
     if (is_of_this_start(key) || (data && key == data->key) || same_value(key, change.then, now)) continue;
-    if (is_resolved_once(key) && now == kAutomatic) continue;  // it stays what it was
+    if (is_decided_once(key) && now == kAutomatic) continue;  // it stays what it was
     change.effect = effect_here(run, sides, change);
     changes.push_back(change);
   }
@@ -343,7 +342,7 @@ std::string recorded_text(const Continuing& run) {
   }
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
   for (const auto& [key, value] : read_run_text(run.texts.resolved).values) {
-    if (is_resolved_once(key) && value == kAutomatic) keep(key);
+    if (is_decided_once(key) && value == kAutomatic) keep(key);
   }
   return with_note(text, "data.train", run.data);
 }

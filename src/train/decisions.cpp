@@ -16,9 +16,6 @@ namespace llampi::train {
 namespace {
 
 constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
-constexpr const char *kRoom = "run.attention_workspace", *kLogits = "run.logits_workspace",
-                     *kCheckpointing = "activation.checkpointing", *kOffload = "activation.offload",
-                     *kMicroBatch = "train.micro_batch";
 
 /// None for what is no whole number between these.
 std::optional<std::int64_t> parse_between(const std::string& text, std::int64_t least, std::int64_t most) {
@@ -28,7 +25,7 @@ std::optional<std::int64_t> parse_between(const std::string& text, std::int64_t 
 
 /// MiB, of the run so far, which may be older than the key; none if it did not say, or there is none.
 std::optional<std::int64_t> logits_before(const RunText& then) {
-  const std::string said = then.value(kLogits);
+  const std::string said = then.value(kLogitsRoomKey);
   const bool is_older = said.empty() && !then.values.empty();
   return is_older ? device::kLogitsBytes >> 20 : parse_between(said, 0, kMostMib);
 }
@@ -38,15 +35,15 @@ Config as_decided_before(const Config& config, const std::string& run_text, int 
   const RunText then = read_run_text(run_text);  // "auto" where there is no checkpoint
   Config decided = config;
   if (!config.run.attention_workspace)
-    decided.run.attention_workspace = parse_between(then.value(kRoom), 0, kMostMib);
+    decided.run.attention_workspace = parse_between(then.value(kAttentionRoomKey), 0, kMostMib);
   if (!config.run.logits_workspace) decided.run.logits_workspace = logits_before(then);
   if (!config.activation.checkpointing) {
-    decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
+    decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointingKey));
     if (!config.activation.offload)
-      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
+      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffloadKey));
   }
   const std::int64_t of_rank = config.train.global_batch / ranks;
-  const auto micro_batch = parse_between(then.value(kMicroBatch), 1, of_rank);
+  const auto micro_batch = parse_between(then.value(kMicroBatchKey), 1, of_rank);
   if (!config.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
     decided.train.micro_batch = micro_batch;
   return decided;
@@ -75,7 +72,7 @@ LeastMemory least_memory(comm::World& world, const comm::Compute& compute, comm:
 std::string rooms_in_words(const Decisions& decisions) {
   std::string words;
   for (const auto& [key, value] : decisions) {
-    if (key != kRoom && key != kLogits) continue;
+    if (key != kAttentionRoomKey && key != kLogitsRoomKey) continue;
     words += fmt::format("{}{} = auto: {} MiB", words.empty() ? "" : ", ", key, value);
   }
   return words;
@@ -135,8 +132,8 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   Decisions decisions;
   if (!config.train.micro_batch) {
     const std::int64_t now = options.batch.sequences;
-    decisions.emplace_back(kMicroBatch, std::to_string(now));
-    const auto before = parse_between(then.value(kMicroBatch), 1, config.train.global_batch);
+    decisions.emplace_back(kMicroBatchKey, std::to_string(now));
+    const auto before = parse_between(then.value(kMicroBatchKey), 1, config.train.global_batch);
     const std::string change =
         change_of_micro_batch(before.value_or(now), now, config.train.global_batch / run.world.size());
     if (change.empty()) {
@@ -146,18 +143,18 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
     }
   }
   if (!config.activation.checkpointing) {
-    decisions.emplace_back(kCheckpointing, to_string(options.checkpointing));
+    decisions.emplace_back(kCheckpointingKey, to_string(options.checkpointing));
     log.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
              options.offload.residuals ? ", with residuals in host memory" : "");
   }
   if (!config.activation.offload)
-    decisions.emplace_back(kOffload, word_of(options.offload.residuals ? ActivationOffload::residuals
-                                                                       : ActivationOffload::none));
+    decisions.emplace_back(kOffloadKey, word_of(options.offload.residuals ? ActivationOffload::residuals
+                                                                          : ActivationOffload::none));
   if (decides_room) {
     const std::int64_t now = options.batch.dp_room >> 20;
-    decisions.emplace_back(kRoom, std::to_string(now));
+    decisions.emplace_back(kAttentionRoomKey, std::to_string(now));
     const model::LlamaConfig& llama = run.inputs.llama;
-    const auto before = parse_between(then.value(kRoom), 0, kMostMib);
+    const auto before = parse_between(then.value(kAttentionRoomKey), 0, kMostMib);
     const std::string change = change_of_attention({llama.query_heads, llama.key_value_heads, llama.head_dim},
                                                    options.batch, before.value_or(now), now);
     const bool uses_cudnn = options.precision.compute != DType::float32;
@@ -165,7 +162,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   }
   if (decides_logits(config, hardware_of(run))) {
     const std::int64_t now = options.batch.logits_bytes >> 20;
-    decisions.emplace_back(kLogits, std::to_string(now));
+    decisions.emplace_back(kLogitsRoomKey, std::to_string(now));
     if (const std::int64_t before = logits_before(then).value_or(now); before != now) {
       log.warning(
           "run.logits_workspace = auto: {} MiB; the run had {} MiB so far, which does not fit in memory here. Gradients are "

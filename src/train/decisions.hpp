@@ -3,6 +3,7 @@
 // in host memory, the micro-batch, room for attention. A run that goes on keeps what it decided.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -17,6 +18,14 @@
 #include "train/inputs.hpp"
 
 namespace llampi::train {
+
+/// The keys that are decided, where they are `auto`.
+inline constexpr const char *kAttentionRoomKey = "run.attention_workspace",
+                            *kLogitsRoomKey = "run.logits_workspace",
+                            *kCheckpointingKey = "activation.checkpointing",
+                            *kOffloadKey = "activation.offload", *kMicroBatchKey = "train.micro_batch";
+inline constexpr std::array kDecidedKeys = {kAttentionRoomKey, kLogitsRoomKey, kCheckpointingKey, kOffloadKey,
+                                            kMicroBatchKey};
 
 /// Keys with the values that `auto` came to; none of keys that were given.
 using Decisions = std::vector<std::pair<std::string, std::string>>;
