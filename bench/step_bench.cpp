@@ -43,12 +43,8 @@ llampi::device::HostBatch random_batch(std::int64_t sequences, std::int64_t seq_
     const auto i = static_cast<std::size_t>(t);
     batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % 32000);
     batch.labels()[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % 32000);
-    batch.positions()[i] = static_cast<std::int32_t>(t % seq_len);
   }
-  for (std::int64_t s = 0; s <= sequences; ++s) {
-    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * seq_len);
-  }
-  batch.segments = sequences;
+  batch.cut_into_segments(seq_len);
   batch.valid_labels = batch.token_count();
   return batch;
 }

@@ -80,17 +80,13 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
 device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
   const RandomStream random(seed, "tokens");
   device::HostBatch batch(o.tokens);
-  const std::int64_t length = o.seq_len / o.documents;
   const auto vocabulary = static_cast<std::uint64_t>(o.vocabulary);
   for (std::int64_t t = 0; t < o.tokens; ++t) {
     const auto i = static_cast<std::size_t>(t);
     batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % vocabulary);
     batch.labels()[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % vocabulary);
-    batch.positions()[i] = static_cast<std::int32_t>(t % length);
   }
-  batch.segments = o.tokens / length;
-  for (std::int64_t s = 0; s <= batch.segments; ++s)
-    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
+  batch.cut_into_segments(o.seq_len / o.documents);
   batch.valid_labels = o.tokens;
   return batch;
 }

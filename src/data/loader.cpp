@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <future>
-#include <numeric>
 #include <utility>
 
 #include "llampi/core/error.hpp"
@@ -118,12 +117,11 @@ device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t se
   const auto row = static_cast<std::size_t>(seq_len) + 1;
   require(seq_len > 0 && !rows.empty() && rows.size() % row == 0, "rows of seq_len + 1 ids");
   device::HostBatch batch(static_cast<std::int64_t>(rows.size() / row) * seq_len);
-  for (std::int64_t begin = 0; begin < batch.token_count(); begin += seq_len) {
-    const auto ids = rows.subspan(static_cast<std::size_t>(batch.segments) * row, row);
-    std::copy(ids.begin(), ids.end() - 1, batch.tokens().begin() + begin);
-    std::copy(ids.begin() + 1, ids.end(), batch.labels().begin() + begin);
-    std::iota(batch.positions().begin() + begin, batch.positions().begin() + begin + seq_len, 0);
-    batch.cu_seqlens()[++batch.segments] = static_cast<std::int32_t>(begin + seq_len);
+  batch.cut_into_segments(seq_len);
+  for (std::int64_t s = 0; s < batch.segments; ++s) {
+    const auto ids = rows.subspan(static_cast<std::size_t>(s) * row, row);
+    std::copy(ids.begin(), ids.end() - 1, batch.tokens().begin() + s * seq_len);
+    std::copy(ids.begin() + 1, ids.end(), batch.labels().begin() + s * seq_len);
   }
   batch.valid_labels = batch.token_count();
   return batch;

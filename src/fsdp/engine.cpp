@@ -253,13 +253,9 @@ void Engine::rehearse() {
   const RandomStream random(options.seed, "rehearsal");
   device::HostBatch batch(options.batch.tokens());
   const auto vocabulary = static_cast<std::uint64_t>(model().vocabulary());
-  for (std::int64_t t = 0; t < batch.token_count(); ++t) {
+  for (std::int64_t t = 0; t < batch.token_count(); ++t)
     batch.tokens()[t] = batch.labels()[t] = static_cast<std::int32_t>(random.bits(t) % vocabulary);
-    batch.positions()[t] = static_cast<std::int32_t>(t % options.batch.seq_len);
-  }
-  batch.segments = options.batch.sequences;
-  for (std::int64_t s = 0; s <= batch.segments; ++s)
-    batch.cu_seqlens()[s] = static_cast<std::int32_t>(s * options.batch.seq_len);
+  batch.cut_into_segments(options.batch.seq_len);
   batch.valid_labels = batch.token_count();
 
   initialise(options.seed);

@@ -36,11 +36,8 @@ device::HostBatch random_batch(model::BatchShape shape, std::int64_t vocabulary,
     };
     batch.tokens()[i] = number(0);
     batch.labels()[i] = number(1);
-    batch.positions()[i] = static_cast<std::int32_t>(t % shape.seq_len);
   }
-  for (std::int64_t s = 0; s <= shape.sequences; ++s)
-    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * shape.seq_len);
-  batch.segments = shape.sequences;
+  batch.cut_into_segments(shape.seq_len);
   batch.valid_labels = shape.tokens();
   return batch;
 }

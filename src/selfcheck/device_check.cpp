@@ -88,11 +88,7 @@ device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64
 
 /// The same without a border inside the sequences.
 device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOptions& options) {
-  batch.segments = options.sequences;
-  for (std::int64_t s = 0; s <= options.sequences; ++s)
-    batch.cu_seqlens()[s] = static_cast<std::int32_t>(s * options.seq_len);
-  for (std::int64_t t = 0; t < batch.token_count(); ++t)
-    batch.positions()[t] = static_cast<std::int32_t>(t % options.seq_len);
+  batch.cut_into_segments(options.seq_len);
   return batch;
 }
 

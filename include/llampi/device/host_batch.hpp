@@ -55,6 +55,15 @@ class HostBatch {
     words[1] = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits >> 32));
   }
 
+  /// Makes each `length` tokens, as many as divide all of them, one segment: whole sequences.
+  void cut_into_segments(std::int64_t length) {
+    segments = tokens_ / length;
+    for (std::int64_t t = 0; t < tokens_; ++t)
+      positions()[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t % length);
+    for (std::int64_t s = 0; s <= segments; ++s)
+      cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
+  }
+
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
   std::int64_t kv_len = 0;  ///< see Batch
