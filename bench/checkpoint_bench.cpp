@@ -27,7 +27,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/hdf5.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/model/llama.hpp"

@@ -12,7 +12,7 @@
 #include "llampi/comm/compute.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/device/operations.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/layer_support.hpp"
 #include "llampi/model/sequential.hpp"
 

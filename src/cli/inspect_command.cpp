@@ -15,7 +15,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/fsdp/wrap.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/run_text.hpp"

@@ -7,7 +7,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::infer {

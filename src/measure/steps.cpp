@@ -16,7 +16,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/core/words.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "measure/operation_times.hpp"
 
 namespace llampi::measure {

@@ -6,7 +6,6 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
-#include "llampi/infer/session.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 

@@ -12,6 +12,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/infer/session.hpp"
 #include "train/inputs.hpp"
 #include "train/tokenizer_check.hpp"

@@ -14,7 +14,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/int8_blocks.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/fsdp/unit.hpp"
 
 namespace llampi::train {
 namespace {
@@ -108,9 +108,12 @@ std::string find_not_finite(comm::World& world, device::Device& device, fsdp::En
   });
   if (first->parameter) {
     const auto [parameter, element] = *first->parameter;
+    const auto& units = engine.compiled().units;
+    const int unit = fsdp::unit_of_parameter(
+        units, engine.model().parameters().size())[static_cast<std::size_t>(parameter)];
     return fmt::format("the parameter {} of unit {} is not finite itself, at element {}, which {} holds",
                        engine.model().parameters()[static_cast<std::size_t>(parameter)].name,
-                       infer::unit_of(engine, parameter), element,
+                       units[static_cast<std::size_t>(unit)].name, element,
                        where(findings, {static_cast<int>(first - findings.begin())}));
   }
   std::string text;

@@ -11,7 +11,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/fsdp/unit.hpp"
 #include "llampi/io/block_sums.hpp"
 #include "train/state_sums.hpp"
 
@@ -64,19 +64,21 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   if (all_equal) return {};
   const auto sums = comm::all_gather_value(world, own);
   const auto hosts = world.all_gather(world.topology().host);
+  const auto& units = engine.compiled().units;
   std::string text;
   for (const int rank : groups.shards.front()) {
     const auto replicas = groups.replicas_of(rank);
     const auto differing = outvoted(replicas, sums);
     if (differing.empty()) continue;
     const auto parameter = first_difference(replicas, sums);
+    const int unit = fsdp::unit_of_parameter(units, engine.model().parameters().size())[parameter];
     std::vector<std::string> names;
     for (const int r : differing)
       names.push_back(fmt::format("rank {} on {}", r, hosts[static_cast<std::size_t>(r)]));
     text += fmt::format("{}{} {} from other replicas of the shard, first in {} (unit {})",
                         text.empty() ? "" : "; ", fmt::join(names, ", "),
                         names.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,
-                        infer::unit_of(engine, static_cast<int>(parameter)));
+                        units[static_cast<std::size_t>(unit)].name);
   }
   return text;
 }

@@ -6,7 +6,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 #include "train/engine_config.hpp"
 

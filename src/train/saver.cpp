@@ -11,7 +11,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/stop.hpp"
 

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training, evaluation and generation share: a model with its weights in an engine on a device.
+// A model with its weights in an engine on a device, for forward passes: what evaluation and generation share.
 #pragma once
 
 #include <filesystem>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "llampi/checkpoint/adapter.hpp"
-#include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
@@ -17,39 +12,6 @@
 #include "llampi/model/llama.hpp"
 
 namespace llampi::infer {
-
-/// The parameters as checkpoints and safetensors name them.
-std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine);
-/// Of a model with adapters: these, or all but these, which is their base.
-enum class Tensors : std::uint8_t { all, adapters, base };
-/// What checkpoints of this engine hold.
-Tensors stored_tensors(const fsdp::Engine& engine);
-std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine, Tensors which);
-/// Those pieces that belong to them, as pieces of tensor_infos(engine, which).
-std::vector<checkpoint::TensorPiece> tensor_pieces(const fsdp::Engine& engine,
-                                                   const std::vector<fsdp::StatePiece>& pieces,
-                                                   Tensors which);
-std::vector<checkpoint::TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
-/// The name of the unit that a parameter belongs to.
-std::string unit_of(const fsdp::Engine& engine, int parameter);
-
-/// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
-model::LlamaConfig config_of_weights(const std::filesystem::path& weights);
-
-/// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
-/// @param settings for a checkpoint; each rank reads only what it needs
-void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
-                  const model::LlamaConfig& config, fsdp::Engine& engine,
-                  checkpoint::WeightsReading reading = checkpoint::WeightsReading::each,
-                  const checkpoint::LoadSettings& settings = {});
-
-/// Fills the base of an engine with adapters from a Hugging Face folder or a checkpoint. Collective. Returns its checksums.
-checkpoint::TensorSums load_base(comm::World& world, device::Device& device,
-                                 const std::filesystem::path& weights, const model::LlamaConfig& config,
-                                 fsdp::Engine& engine, checkpoint::WeightsReading reading);
-/// Fills the adapters from a file of adapters, which must have the same rank, scaling and linear maps. Collective.
-void load_adapters(comm::World& world, device::Device& device, const std::filesystem::path& adapter,
-                   const model::LoraConfig& config, fsdp::Engine& engine, checkpoint::WeightsReading reading);
 
 /// A model for forward passes only, with its weights. Collective.
 struct InferenceSession {

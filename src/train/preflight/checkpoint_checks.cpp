@@ -15,7 +15,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "train/room.hpp"
 #include "train/saver.hpp"
 #include "train/state_sums.hpp"

@@ -8,7 +8,8 @@
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
+#include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 #include "support/oracle.hpp"
 

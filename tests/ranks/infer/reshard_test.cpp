@@ -6,7 +6,7 @@
 
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 

@@ -7,7 +7,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/data/loader.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/model/llama.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "train/not_finite.hpp"
 

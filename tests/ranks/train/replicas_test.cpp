@@ -4,7 +4,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
-#include "llampi/infer/session.hpp"
+#include "llampi/model/llama.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "train/replicas.hpp"
 
