@@ -12,7 +12,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 
 namespace llampi::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "cli/option_table.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"
 #include "llampi/model/llama.hpp"

@@ -4,7 +4,8 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_advice.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 
 namespace llampi::fsdp {
 

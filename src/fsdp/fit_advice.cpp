@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would make a run fit that does not.
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_advice.hpp"
 
 #include <fmt/ranges.h>
 

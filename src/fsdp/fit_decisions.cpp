@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is decided by what fits, and what it costs.
+#include "llampi/fsdp/fit_decisions.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/fsdp/added_work.hpp"
 
 namespace llampi::fsdp {
-
 namespace {
 
 /// Room for dP: `most` bytes, half of it, and so on, and none.
@@ -20,44 +21,6 @@ std::vector<std::int64_t> rooms_for_dp(std::int64_t most) {
   rooms.push_back(0);
   return rooms;
 }
-
-}  // namespace
-
-std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
-  EngineOptions options = question.options;
-  const auto fits = [&](std::int64_t room) {
-    options.batch.dp_room = room;
-    return room == 0 || question.fits_with(options);
-  };
-  const auto rooms = rooms_for_dp(most);
-  return *std::ranges::find_if(rooms, fits);
-}
-
-std::int64_t fitting_logits_bytes(const FitQuestion& question) {
-  constexpr std::int64_t kMib = 1 << 20, kAll = std::int64_t{1} << 60;
-  EngineOptions options = question.options;
-  const std::int64_t most = question.sizes.linear_cross_entropy_workspace(
-      options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
-  options.batch.logits_bytes = (most + kMib - 1) / kMib * kMib;
-  if (options.batch.logits_bytes <= device::kLogitsBytes) return device::kLogitsBytes;
-  return question.fits_with(options) ? options.batch.logits_bytes : device::kLogitsBytes;
-}
-
-std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) {
-  constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
-                                       Checkpointing::feed_forward, Checkpointing::full};
-  const auto& modules = model.modules();
-  const auto blocks = static_cast<int>(std::count_if(
-      modules.begin(), modules.end(), [&](const auto& m) { return m.type == model.block_type(); }));
-  std::vector<BlockCheckpointing> levels = {Checkpointing::none};
-  for (std::size_t i = 1; i < std::size(kLevels); ++i) {
-    for (int block = 1; block < blocks; ++block) levels.emplace_back(kLevels[i], block, kLevels[i - 1]);
-    if (blocks > 0) levels.emplace_back(kLevels[i]);
-  }
-  return levels;
-}
-
-namespace {
 
 struct CompiledLevel {
   BlockCheckpointing level;
@@ -95,104 +58,6 @@ CompiledLevel fitting_level(const FitQuestion& question) {
   }
 }
 
-}  // namespace
-
-BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
-  return fitting_level(question).level;
-}
-
-double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer,
-                          double tokens) {
-  double elements = 0;
-  for (const auto& use : compiled.specs[static_cast<std::size_t>(layer)].parameters) {
-    const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
-    // What is looked up is a matrix too, but not read in the backward pass.
-    const bool multiplied = parameter.shape.size() == 2 && use.backward;
-    if (multiplied) elements += static_cast<double>(parameter.elements());
-  }
-  return 2 * elements * tokens;
-}
-
-namespace {
-
-constexpr double kOperationsOfAMemoryByte = 230;
-
-/// Of the forward pass of an attention, if the layer has one.
-double attention_operations(const model::LayerSpec& spec, const model::BatchShape& batch) {
-  if (!spec.attention) return 0;
-  return spec.attention->forward_operations(static_cast<double>(batch.tokens()),
-                                            static_cast<double>(batch.seq_len));
-}
-
-}  // namespace
-
-AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
-                                 const CompiledModel& compiled) {
-  constexpr double kOperationsOfALinkByte = 16'000;
-  const auto tokens = static_cast<double>(options.batch.tokens());
-  AddedOperations sum;
-  double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
-  for (const auto& action : compiled.step.actions) {
-    const auto bytes = static_cast<double>(action.bytes);
-    if (action.payload == CopyPayload::residual) {
-      passes += bytes;
-      if (action.op == Op::d2h) copied += bytes;
-    }
-    if (action.op == Op::backward)
-      sum.needed += 3 * forward_operations(model, compiled, action.layer, tokens);
-    if (action.op != Op::recompute) continue;
-    const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-    if (!action.selective) {
-      sum.recomputed += forward_operations(model, compiled, action.layer, tokens);
-      sum.attention += attention_operations(spec, options.batch);
-    }
-    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      if (!spec.saved[i].recomputed) continue;
-      // Written, and as much is read for it, or what is kept before it in the list, such as gate and up.
-      const bool follows_kept = i > 0 && !spec.saved[i - 1].recomputed;
-      passes += static_cast<double>(spec.saved[i].bytes() + spec.saved[follows_kept ? i - 1 : i].bytes());
-    }
-  }
-  const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;
-  sum.memory = kOperationsOfAMemoryByte * passes;
-  sum.waiting = std::max(0.0, kOperationsOfALinkByte * copied - forward);
-  return sum;
-}
-
-double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
-  // Of 8192 tokens and 32 heads of 128: whole 3.15 ms, in 4 pieces 3.88, in 8 pieces 4.72, by native kernels 7.05. What a piece
-  // adds grows with the sequence as a block of threads does, which loops over it.
-  constexpr double kOfPiece = 950, kNative = 2;
-  double sum = 0;
-  for (const auto& action : compiled.step.actions) {
-    if (action.op != Op::backward) continue;
-    const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-    if (!spec.attention) continue;
-    const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
-    const double backward = 2.5 * attention_operations(spec, options.batch);
-    const std::int64_t pieces =
-        device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.dp_room);
-    const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);
-    sum += pieces == 0 ? kNative * backward : of_piece * static_cast<double>(pieces - 1);
-  }
-  return sum;
-}
-
-double operations_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
-  const std::int64_t kept = size_of(options.precision.gradient_shard),
-                     reduced = size_of(options.precision.reduce);
-  std::int64_t bytes = 0;
-  for (const Unit& unit : compiled.units) {
-    if (unit.frozen) continue;
-    const bool shards_are_added = unit.shards > 1 && !options.accumulate_unsharded;
-    bytes += shards_are_added ? unit.flat_elements() * reduced + 2 * unit.shard_elements * kept
-                              : 2 * unit.flat_elements() * (unit.shards > 1 ? reduced : kept);
-  }
-  return kOperationsOfAMemoryByte * static_cast<double>(bytes);
-}
-
-namespace {
-
 /// The same step in micro-batches of so many sequences, of the numbers that divide all of them: from the largest that is needed to
 /// have `enough` tokens, or from all of them, down to 1.
 std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::int64_t enough) {
@@ -212,52 +77,6 @@ std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::
 FitQuestion with_options(const FitQuestion& question, const EngineOptions& options) {
   return {question.model, options, question.groups, question.sizes, question.backend, question.fits};
 }
-
-}  // namespace
-
-KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals) {
-  EngineOptions options = question.options;
-  const FitQuestion with = with_options(question, options);
-  const auto kept = [&] {
-    const auto [level, compiled, fits] = fitting_level(with);
-    options.checkpointing = level;
-    return KeptActivations{level, options.offload.residuals, fits,
-                           added_operations(question.model, options, compiled).total()};
-  };
-  const KeptActivations as_given = kept();
-  if (!may_offload_residuals || as_given.checkpointing == Checkpointing::none) return as_given;
-  options.offload.residuals = true;
-  const KeptActivations offloaded = kept();
-  const auto cost = [](const KeptActivations& k) { return std::pair(!k.fits, k.added); };
-  return cost(offloaded) < cost(as_given) ? offloaded : as_given;
-}
-
-std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
-  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
-    if (question.fits_with(division)) return division.batch.sequences;
-  }
-  return 1;
-}
-
-std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
-  constexpr std::int64_t kStep = 128;
-  const auto fits = [&](std::int64_t steps) {
-    EngineOptions options = question.options;
-    options.batch.seq_len = steps * kStep;
-    return question.fits_with(options);
-  };
-  // It fits with `low`, and is not known to with `high`.
-  const std::int64_t end = most / kStep + 1;
-  std::int64_t low = question.options.batch.seq_len / kStep, high = low + 1;
-  while (high < end && fits(high)) low = high, high = std::min(2 * high, end);
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return std::max(low * kStep, question.options.batch.seq_len);
-}
-
-namespace {
 
 /// A room for dP, and what attention takes longer with it: operations_of_pieces().
 struct DpRoom {
@@ -332,6 +151,101 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
 }
 
 }  // namespace
+
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& groups,
+                          comm::Reduction reduction, bool one_memory) {
+  const auto [on_device, on_host] = arena_bytes;
+  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups, reduction) +
+         loaded_later_bytes(backend);
+}
+
+CompiledModel FitQuestion::compile(const EngineOptions& with) const {
+  return compile_model(model, with, groups, sizes, backend);
+}
+
+bool FitQuestion::fits_with(const EngineOptions& with) const {
+  return fits(compile(with).arena_bytes, groups);
+}
+
+std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
+  EngineOptions options = question.options;
+  const auto fits = [&](std::int64_t room) {
+    options.batch.dp_room = room;
+    return room == 0 || question.fits_with(options);
+  };
+  const auto rooms = rooms_for_dp(most);
+  return *std::ranges::find_if(rooms, fits);
+}
+
+std::int64_t fitting_logits_bytes(const FitQuestion& question) {
+  constexpr std::int64_t kMib = 1 << 20, kAll = std::int64_t{1} << 60;
+  EngineOptions options = question.options;
+  const std::int64_t most = question.sizes.linear_cross_entropy_workspace(
+      options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
+  options.batch.logits_bytes = (most + kMib - 1) / kMib * kMib;
+  if (options.batch.logits_bytes <= device::kLogitsBytes) return device::kLogitsBytes;
+  return question.fits_with(options) ? options.batch.logits_bytes : device::kLogitsBytes;
+}
+
+std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) {
+  constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
+                                       Checkpointing::feed_forward, Checkpointing::full};
+  const auto& modules = model.modules();
+  const auto blocks = static_cast<int>(std::count_if(
+      modules.begin(), modules.end(), [&](const auto& m) { return m.type == model.block_type(); }));
+  std::vector<BlockCheckpointing> levels = {Checkpointing::none};
+  for (std::size_t i = 1; i < std::size(kLevels); ++i) {
+    for (int block = 1; block < blocks; ++block) levels.emplace_back(kLevels[i], block, kLevels[i - 1]);
+    if (blocks > 0) levels.emplace_back(kLevels[i]);
+  }
+  return levels;
+}
+
+BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+  return fitting_level(question).level;
+}
+
+KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals) {
+  EngineOptions options = question.options;
+  const FitQuestion with = with_options(question, options);
+  const auto kept = [&] {
+    const auto [level, compiled, fits] = fitting_level(with);
+    options.checkpointing = level;
+    return KeptActivations{level, options.offload.residuals, fits,
+                           added_operations(question.model, options, compiled).total()};
+  };
+  const KeptActivations as_given = kept();
+  if (!may_offload_residuals || as_given.checkpointing == Checkpointing::none) return as_given;
+  options.offload.residuals = true;
+  const KeptActivations offloaded = kept();
+  const auto cost = [](const KeptActivations& k) { return std::pair(!k.fits, k.added); };
+  return cost(offloaded) < cost(as_given) ? offloaded : as_given;
+}
+
+std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
+  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
+    if (question.fits_with(division)) return division.batch.sequences;
+  }
+  return 1;
+}
+
+std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
+  constexpr std::int64_t kStep = 128;
+  const auto fits = [&](std::int64_t steps) {
+    EngineOptions options = question.options;
+    options.batch.seq_len = steps * kStep;
+    return question.fits_with(options);
+  };
+  // It fits with `low`, and is not known to with `high`.
+  const std::int64_t end = most / kStep + 1;
+  std::int64_t low = question.options.batch.seq_len / kStep, high = low + 1;
+  while (high < end && fits(high)) low = high, high = std::min(2 * high, end);
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return std::max(low * kStep, question.options.batch.seq_len);
+}
 
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
   constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/planned_memory.hpp"
 
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 
 namespace llampi::plan {
 

@@ -7,7 +7,7 @@
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/dump.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_advice.hpp"
 
 namespace llampi::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "llampi/core/error.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/added_work.hpp"
 
 namespace llampi::plan {
 namespace {

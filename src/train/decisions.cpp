@@ -8,7 +8,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/engine_config.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"

@@ -77,8 +77,9 @@
 #include <vector>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/plan/planned_memory.hpp"

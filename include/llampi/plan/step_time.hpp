@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
-#include "llampi/fsdp/fit.hpp"
 #include "llampi/plan/collective_time.hpp"
 #include "llampi/plan/compute_time.hpp"
 

@@ -8,8 +8,10 @@
 #include "device/cpu/cpu_device.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_advice.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 

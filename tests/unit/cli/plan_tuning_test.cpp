@@ -12,7 +12,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "llampi/fsdp/fit.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 
 namespace llampi::test {
 namespace {
