@@ -2,13 +2,24 @@
 #include "comm/levels.hpp"
 
 #include <algorithm>
-#include <cstdint>
-
-#include "llampi/comm/placement.hpp"
-#include "llampi/comm/sum_tree.hpp"
+#include <utility>
 
 namespace llampi::comm {
 namespace {
+
+/// See Levels::parts_of_place. The parts of other nodes are dealt out in turns.
+std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector<int>>& nodes, int node) {
+  std::vector<std::vector<int>> parts(nodes[static_cast<std::size_t>(node)].size());
+  std::size_t dealt = 0;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const bool own = static_cast<int>(n) == node;
+    for (std::size_t place = 0; place < nodes[n].size(); ++place)
+      parts[(own ? place : dealt++) % parts.size()].push_back(nodes[n][place]);
+  }
+  return parts;
+}
+
+}  // namespace
 
 std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_member) {
   std::vector<std::vector<int>> nodes;
@@ -25,38 +36,10 @@ std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_me
   return nodes;
 }
 
-/// Several nodes, and one of them with several ranks.
-bool has_two_levels(const std::vector<std::vector<int>>& nodes) {
-  return nodes.size() > 1 &&
-         std::ranges::any_of(nodes, [](const auto& members) { return members.size() > 1; });
+bool has_two_levels(const std::vector<std::vector<int>>& members_of_node) {
+  return members_of_node.size() > 1 &&
+         std::ranges::any_of(members_of_node, [](const auto& members) { return members.size() > 1; });
 }
-
-/// See Levels::parts_of_place. The parts of other nodes are dealt out in turns.
-std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector<int>>& nodes, int node) {
-  std::vector<std::vector<int>> parts(nodes[static_cast<std::size_t>(node)].size());
-  std::size_t dealt = 0;
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const bool own = static_cast<int>(n) == node;
-    for (std::size_t place = 0; place < nodes[n].size(); ++place)
-      parts[(own ? place : dealt++) % parts.size()].push_back(nodes[n][place]);
-  }
-  return parts;
-}
-
-/// Whether the sum of `count` nodes' sums is a part of the tree over their ranks.
-bool is_part_of_tree(const std::vector<int>* ranks_of_node, std::int64_t count) {
-  if (count == 1) return true;
-  const std::int64_t left = tree_left(count);
-  const auto ranks = [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t sum = 0;
-    for (std::int64_t n = begin; n < end; ++n) sum += std::ssize(ranks_of_node[n]);
-    return sum;
-  };
-  return ranks(0, left) == tree_left(ranks(0, count)) && is_part_of_tree(ranks_of_node, left) &&
-         is_part_of_tree(ranks_of_node + left, count - left);
-}
-
-}  // namespace
 
 std::vector<EvenRun> even_runs(const std::vector<int>& numbers) {
   std::vector<EvenRun> runs;
@@ -106,24 +89,6 @@ std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member,
     levels.parts_of_place = std::move(parts);
   }
   return std::make_shared<const Levels>(std::move(levels));
-}
-
-std::vector<int> nodes_of_members(const std::vector<int>& members, const std::vector<int>& node_of_rank) {
-  std::vector<int> nodes;
-  for (const int rank : members) nodes.push_back(node_of_rank[static_cast<std::size_t>(rank)]);
-  return nodes;
-}
-
-bool sums_inside_nodes(const std::vector<int>& node_of_member) {
-  return has_two_levels(members_by_node(node_of_member));
-}
-
-bool sums_follow_placement(const std::vector<int>& node_of_member) {
-  const auto nodes = members_by_node(node_of_member);
-  const bool consecutive = std::ranges::all_of(nodes, [](const auto& members) {
-    return members.back() - members.front() + 1 == static_cast<int>(members.size());
-  });
-  return has_two_levels(nodes) && !(consecutive && is_part_of_tree(nodes.data(), std::ssize(nodes)));
 }
 
 }  // namespace llampi::comm

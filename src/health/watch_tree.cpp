@@ -93,11 +93,11 @@ std::vector<int> WatchTree::parents(int rank) const {
 }
 
 std::vector<int> WatchTree::reporters(int rank, const IsLost& is_lost) const {
-  const auto watchers = monitors();
+  const auto candidates = monitors();
   const auto judge =
-      std::find_if(watchers.begin(), watchers.end(), [&](int monitor) { return !is_lost(monitor); });
+      std::find_if(candidates.begin(), candidates.end(), [&](int monitor) { return !is_lost(monitor); });
   std::vector<int> ranks = children(rank);
-  if (judge == watchers.end() || *judge != rank) return ranks;
+  if (judge == candidates.end() || *judge != rank) return ranks;
   const auto add_below = [&](int lost) {
     for (const int child : children(lost)) {
       if (child != rank && !contains(ranks, child)) ranks.push_back(child);

@@ -11,11 +11,12 @@
 #include <thread>
 #include <utility>
 
+#include "health/delays.hpp"
 #include "health/diagnosis.hpp"
 #include "health/flight_file.hpp"
 #include "health/process_links.hpp"
+#include "health/rank_processes.hpp"
 #include "health/relay.hpp"
-#include "health/watchers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"

@@ -9,7 +9,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/streams.hpp"
-#include "measure/steps.hpp"
+#include "measure/bench.hpp"
 
 namespace llampi::measure {
 namespace {

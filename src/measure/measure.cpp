@@ -11,7 +11,7 @@
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/calibration.hpp"
 #include "llampi/train/open_compute.hpp"
-#include "measure/steps.hpp"
+#include "measure/bench.hpp"
 
 namespace llampi::measure {
 namespace {

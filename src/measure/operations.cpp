@@ -8,7 +8,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/philox.hpp"
-#include "measure/steps.hpp"
+#include "measure/bench.hpp"
 
 namespace llampi::measure {
 namespace {

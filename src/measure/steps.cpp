@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "measure/steps.hpp"
+#include "measure/bench.hpp"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is measured, one kind of thing each.
+// What `llampi bench` measures, one kind of thing each.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks watch which processes, and when ranks send heartbeats.
+// The processes of the ranks of a node, and which rank watches which of them.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +32,5 @@ const RankProcess* neighbour_after(const std::vector<RankProcess>& node, int ran
 /// Ranks of a node whose exit the chain of watching processes that begins at its first rank does not show, because they are in other
 /// process namespaces (containers, say): of each namespace its first rank, which sees the others, and ranks of unknown namespaces.
 std::vector<int> unseen_from_first(const std::vector<RankProcess>& node);
-
-/// The first rank of a node receives at most so many heartbeats a second, so the others send theirs with a delay: heartbeat_delay().
-inline constexpr int kSpeakersPerSecond = 256;
-/// @param interval between two heartbeats of a rank
-double heartbeat_delay(int local_rank, int local_ranks, double interval);
-
-/// At most so many ranks a second write flight records, so a rank that is asked for a report waits before it answers: report_delay().
-inline constexpr int kWritersPerSecond = 1024;
-/// @param longest that a rank may wait, whatever their number
-double report_delay(int rank, int ranks, double longest);
-
-/// Seconds that this rank waits before it reports what is wrong, so that only one rank does.
-double turn_of(int rank);
 
 }  // namespace llampi::health
