@@ -9,6 +9,7 @@
 #include "gpu/clock.hpp"
 #include "gpu/noise.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
@@ -185,8 +186,9 @@ std::unique_ptr<model::Model> make_model(const Options& options, std::int64_t la
 std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const Options& options) {
   if (options.layers > 0) return options.layers;
   const auto headroom = static_cast<std::int64_t>(options.headroom_gib * 0x1p30);
-  std::int64_t lacking = -(machine.device().available_bytes(world.topology().local_ranks) - headroom);
-  world.max(std::span(&lacking, 1));  // the least memory of all ranks
+  // The least memory of all ranks.
+  const std::int64_t lacking =
+      comm::max_over_ranks(world, headroom - machine.device().available_bytes(world.topology().local_ranks));
   const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, world.topology().node_of_rank, 0);
   Options sized = options;
   sized.gradient = "float32";  // as many layers with narrower ones, beside PyTorch, which needs more memory
@@ -229,7 +231,7 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   };
   double latest = 0;
   for (int step = 0; step < kWarmUp; ++step) latest = run();
-  world.max(std::span(&latest, 1));  // all ranks take equally many steps
+  latest = comm::max_over_ranks(world, latest);  // all ranks take equally many steps
   const int wanted = static_cast<int>(options.seconds / std::max(latest, 1e-6));
   const int steps = std::min(options.steps, std::max(kFewest, std::min(wanted, options.steps)));
   for (int step = 0; step < steps; ++step) times.seconds.push_back(run());

@@ -26,19 +26,18 @@ namespace fs = std::filesystem;
 
 /// agree() that keeps a DamagedCheckpoint what it is.
 void agree_on_reading(comm::World& world, const fs::path& file, const std::function<void()>& work) {
-  std::int64_t damaged = 0;
+  bool damaged = false;
   try {
     comm::agree(world, [&] {
       try {
         reading(file, work);
       } catch (const DamagedCheckpoint&) {
-        damaged = 1;
+        damaged = true;
         throw;
       }
     });
   } catch (const UserError& error) {  // on all ranks
-    world.max(std::span(&damaged, 1));
-    if (damaged != 0) throw DamagedCheckpoint(error.what());
+    if (comm::on_any_rank(world, damaged)) throw DamagedCheckpoint(error.what());
     throw;
   }
 }

@@ -13,6 +13,7 @@
 #include "checkpoint/first_failure.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
@@ -103,9 +104,7 @@ class Rounds {
   }
   /// Whether one of the ranks has failed.
   bool failed_anywhere(comm::World& ranks) const {
-    std::int64_t failed = failure_ ? 1 : 0;
-    ranks.max(std::span(&failed, 1));
-    return failed != 0;
+    return comm::on_any_rank(ranks, static_cast<bool>(failure_));
   }
   void add_sums(std::size_t role, int tensor, std::int64_t begin, std::span<const std::byte> bytes) {
     if (about_.block_elements == 0) return;

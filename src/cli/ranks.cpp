@@ -7,6 +7,7 @@
 #include "cli/launch.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
@@ -15,7 +16,7 @@ namespace llampi::cli {
 namespace {
 
 int end_job(comm::World& world, const std::string& what) {
-  print_error(fmt::format("rank {} on {}: {}", world.rank(), world.topology().host, what));
+  print_error(fmt::format("{}: {}", comm::format_rank(world.rank(), world.topology().host), what));
   world.abort(kFailed);
   return kFailed;  // not reached, which g++ does not see through a virtual function
 }

@@ -6,6 +6,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/failure.hpp"
+#include "llampi/comm/format_ranks.hpp"
 
 namespace llampi::comm {
 
@@ -19,9 +20,8 @@ void agree(World& world, const std::function<void()>& work) {
   if (first[1] == 0) return;
   const int rank = world.size() - static_cast<int>(first[0] > 0 ? first[0] : first[1]);
   const auto failure = unpacked<Failure>(world.broadcast(world.rank() == rank ? packed(own) : "", rank));
-  std::int64_t differs = failure.alike(own) ? 0 : 1;
-  world.max(std::span(&differs, 1));
-  failure.rethrow(differs > 0 ? fmt::format("rank {} on {}", rank, failure.host) : "");
+  const bool differs = on_any_rank(world, !failure.alike(own));
+  failure.rethrow(differs ? format_rank(rank, failure.host) : "");
 }
 
 }  // namespace llampi::comm

@@ -276,7 +276,7 @@ Binding bind_as_planned(World& world, const std::vector<NodePlan>& plans, const 
       error = failed.code().value();
     }
   }
-  world.max(std::span(&error, 1));
+  error = max_over_ranks(world, error);
   if (error != 0) {
     log.warning(
         "some ranks could not be bound to cores ({}), as in a container that forbids it; they go on unbound",

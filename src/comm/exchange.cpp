@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/exchange.hpp"
 
+#include <span>
+
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
@@ -16,6 +18,18 @@ std::vector<std::string> all_gather_bytes(World& world, const std::string& bytes
 std::vector<std::string> gather_bytes_on_rank_0(World& world, const std::string& bytes) {
   return world.gather(bytes, 0);
 }
+
+std::int64_t max_over_ranks(World& world, std::int64_t value) {
+  world.max(std::span(&value, 1));
+  return value;
+}
+
+double max_over_ranks(World& world, double value) {
+  world.max(std::span(&value, 1));
+  return value;
+}
+
+bool on_any_rank(World& world, bool here) { return max_over_ranks(world, std::int64_t{here ? 1 : 0}) != 0; }
 
 void reduce_each(World& world, const std::vector<std::int64_t*>& values, ReduceOp op) {
   std::vector<std::int64_t> reduced;

@@ -6,6 +6,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
@@ -31,9 +32,10 @@ void require_equal_counts(const std::vector<Seat>& seats) {
     const Seat& seat = seats[rank];
     if (seat.gpus == seats[0].gpus) continue;
     throw_user_error(
-        "rank {} on {} sees {}, but rank 0 on {} sees {}: give all ranks the same number (look at "
+        "{} sees {}, but {} sees {}: give all ranks the same number (look at "
         "CUDA_VISIBLE_DEVICES and at the GPUs that the job asks for)",
-        rank, seat.host, count(seat.gpus, "GPU"), seats[0].host, seats[0].gpus);
+        format_rank(static_cast<int>(rank), seat.host), count(seat.gpus, "GPU"),
+        format_rank(0, seats[0].host), seats[0].gpus);
   }
   if (seats[0].gpus == 0)
     throw ConfigError({.problem = "no rank sees a GPU",

@@ -129,8 +129,7 @@ std::string operation_at(const WatchedRank& rank, std::uint64_t sequence) {
 }
 
 std::string with_host(std::span<const WatchedRank> ranks, int rank) {
-  const std::string& host = ranks[static_cast<std::size_t>(rank)].host;
-  return host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on {}", rank, host);
+  return comm::format_rank(rank, ranks[static_cast<std::size_t>(rank)].host);
 }
 
 std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int>& some) {

@@ -19,6 +19,7 @@
 #include "health/relay.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/process.hpp"
@@ -356,15 +357,14 @@ void Watchdog::Thread::judge_alone(double now) {
   warn_of_missing_links(own, now);
   for (const int rank : relay_.exited()) {
     const auto report = own_report("a rank exited", own_standing(now));
-    const std::string host = relay_.host_of(rank);
-    end_job(fmt::format("rank {}{}{} exited; {}", rank, host.empty() ? "" : " on ", host,
+    end_job(fmt::format("{} exited; {}", comm::format_rank(rank, relay_.host_of(rank)),
                         place_of_records({rank_}, report.record_written, folder())));
   }
   const double patience =
       (last_.phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
   if (now - moved_ <= patience) return;
   const auto report = own_report("no progress", own_standing(now));
-  end_job(fmt::format("no progress for {:g} s on rank {} on {}: {}\n  {}", now - moved_, rank_, host_,
+  end_job(fmt::format("no progress for {:g} s on {}: {}\n  {}", now - moved_, comm::format_rank(rank_, host_),
                       describe(last_), place_of_records({rank_}, report.record_written, folder())));
 }
 

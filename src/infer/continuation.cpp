@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::infer {
@@ -13,12 +14,6 @@ namespace {
 // Of a pass: one row costs as much as a few, because reading the weights does, and a prompt goes in by so
 // many.
 constexpr std::int64_t kTokens = 16;
-
-bool on_any_rank(comm::World& world, bool mine) {
-  std::int64_t any = mine ? 1 : 0;
-  world.max(std::span(&any, 1));
-  return any != 0;
-}
 
 }  // namespace
 
@@ -61,7 +56,7 @@ Continued continue_sequence(comm::World& world, fsdp::Engine& engine, const Begi
   std::int32_t next = 0;
   std::span<const std::int32_t> waiting = beginning.tokens;
   bool goes_on = !waiting.empty() && beginning.most > 0;
-  while (on_any_rank(world, goes_on)) {
+  while (comm::on_any_rank(world, goes_on)) {
     if (!goes_on) waiting = {};
     auto logits = continuation.pass(waiting);
     if (!goes_on || !waiting.empty()) continue;

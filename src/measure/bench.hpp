@@ -20,9 +20,6 @@ struct Bench {
   train::RunShape shape;
   plan::AttentionKernels attention = plan::AttentionKernels::native;
   std::vector<Row>& rows;
-
-  /// The largest over ranks. Collective.
-  double slowest(double seconds) const;
 };
 
 /// Whole steps, as configured and with other strategies, which are those of measure_strategies(); the phases and operations of one; a

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
@@ -47,7 +48,8 @@ void measure_collectives(const Bench& bench) {
         const auto work = start();
         work->wait(device::Stream::compute);
         device.synchronize(device::Stream::compute);
-        return bench.slowest(steady_seconds() - begin);  // so that all ranks repeat it equally often
+        // So that all ranks repeat it equally often.
+        return comm::max_over_ranks(bench.world, steady_seconds() - begin);
       };
       run();
       double shortest = run(), total = 0;

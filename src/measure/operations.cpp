@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/philox.hpp"
 #include "measure/bench.hpp"
@@ -136,7 +137,8 @@ class SingleOperations {
       shortest = std::min(shortest, seconds);
       total += seconds * together;
     }
-    Row row{.group = group, .name = name, .seconds = bench_.slowest(shortest), .unit = {}};
+    Row row{
+        .group = group, .name = name, .seconds = comm::max_over_ranks(bench_.world, shortest), .unit = {}};
     row.amounts = plan::amounts_of(operation, bench_.attention);
     if (of_arrays) std::swap(row.amounts[plan::Term::array_bytes], row.amounts[plan::Term::memory_bytes]);
     using plan::Term;

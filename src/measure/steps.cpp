@@ -11,6 +11,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/philox.hpp"
@@ -71,7 +72,7 @@ class Training {
                            .optimizer_step = steps_,
                            .valid_labels = static_cast<std::int64_t>(tokens()),
                            .segments = device::most_segments(batches)});
-    return bench_.slowest(steady_seconds() - begin);
+    return comm::max_over_ranks(bench_.world, steady_seconds() - begin);
   }
   double shortest_step() {
     double shortest = step();
@@ -132,14 +133,16 @@ void measure_phases(const Bench& bench, Training& training) {
   for (const auto& [name, time] : best) phases[phase_of(time)] += time.seconds;
   for (const auto& [phase, word] : word_table(Phase{})) {
     if (phase == Phase::overlapped && !bench.compute.device().runs_beside_host()) continue;
-    bench.rows.push_back(
-        {.group = "phase", .name = word, .seconds = bench.slowest(phases[phase]), .unit = {}});
+    bench.rows.push_back({.group = "phase",
+                          .name = word,
+                          .seconds = comm::max_over_ranks(bench.world, phases[phase]),
+                          .unit = {}});
   }
   for (const auto& [name, time] : best) {
     if (time.overlaps) continue;  // how long it takes depends on what it runs in parallel with
     bench.rows.push_back({.group = "operation",
                           .name = name,
-                          .seconds = bench.slowest(time.seconds / time.calls),
+                          .seconds = comm::max_over_ranks(bench.world, time.seconds / time.calls),
                           .unit = {},
                           .amounts = time.amounts,
                           .calls = time.calls});
@@ -159,7 +162,7 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
     if (std::filesystem::exists(file)) throw_user_error("{} exists; remove it", file.string());
   });
   const auto add = [&](const char* name, double begin) {
-    const double seconds = bench.slowest(steady_seconds() - begin);
+    const double seconds = comm::max_over_ranks(bench.world, steady_seconds() - begin);
     bench.rows.push_back({.group = "checkpoint",
                           .name = name,
                           .seconds = seconds,
@@ -211,11 +214,6 @@ std::optional<Row> measure_strategy(const Bench& bench, fsdp::Strategy strategy)
 }
 
 }  // namespace
-
-double Bench::slowest(double seconds) const {
-  world.max(std::span(&seconds, 1));
-  return seconds;
-}
 
 void measure_steps(const Bench& bench) {
   const train::CompiledRun run = train::compile_run(bench.config, bench.shape);

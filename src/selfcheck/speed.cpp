@@ -143,8 +143,7 @@ std::vector<double> time_products(comm::World& world, const comm::Compute& compu
       product->seconds(1);
       fastest = -product->seconds(1);
     });
-    world.max(std::span(&fastest, 1));
-    return -fastest;
+    return -comm::max_over_ranks(world, fastest);
   };
   double fastest = make(Product());
   if (compute.on_gpu() && fastest < kFastGpu) fastest = make(kLarge);

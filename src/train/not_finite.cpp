@@ -84,8 +84,7 @@ struct Finding {
 
 std::string where(const std::vector<Finding>& findings, const std::vector<int>& ranks) {
   const std::string& host = findings[static_cast<std::size_t>(ranks[0])].host;
-  return ranks.size() == 1 ? fmt::format("{} on {}", comm::format_ranks(ranks), host)
-                           : comm::format_ranks(ranks);
+  return ranks.size() == 1 ? comm::format_rank(ranks[0], host) : comm::format_ranks(ranks);
 }
 
 std::vector<int> ranks_with(const std::vector<Finding>& findings, const auto& property) {

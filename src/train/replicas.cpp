@@ -11,6 +11,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/io/block_sums.hpp"
 #include "train/state_sums.hpp"
@@ -73,8 +74,7 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
     const auto parameter = first_difference(replicas, sums);
     const int unit = fsdp::unit_of_parameter(units, engine.model().parameters().size())[parameter];
     std::vector<std::string> names;
-    for (const int r : differing)
-      names.push_back(fmt::format("rank {} on {}", r, hosts[static_cast<std::size_t>(r)]));
+    for (const int r : differing) names.push_back(comm::format_rank(r, hosts[static_cast<std::size_t>(r)]));
     text += fmt::format("{}{} {} from other replicas of the shard, first in {} (unit {})",
                         text.empty() ? "" : "; ", fmt::join(names, ", "),
                         names.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,

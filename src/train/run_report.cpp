@@ -6,10 +6,10 @@
 
 #include <limits>
 #include <numeric>
-#include <span>
 #include <sstream>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "train/placement_note.hpp"
@@ -125,8 +125,7 @@ void RunReport::describe_plan() {
 void RunReport::describe_memory() {
   const auto& planned = engine_.compiled().arena_bytes;
   const auto used = engine_.memory().used();
-  std::int64_t resident = peak_resident_bytes();
-  world_.max(std::span(&resident, 1));
+  const std::int64_t resident = comm::max_over_ranks(world_, peak_resident_bytes());
   const auto sum = [](const auto& bytes) {
     return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
   };

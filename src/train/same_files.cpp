@@ -13,6 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/failure.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/block_sums.hpp"
@@ -87,7 +88,7 @@ std::vector<std::string> FilesOfNodes::names_of(const std::vector<int>& ranks) c
     const int node = node_of_rank[static_cast<std::size_t>(rank)];
     const auto& host = hosts_[static_cast<std::size_t>(rank)];
     if (named[node] < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
-      names.push_back(fmt::format("rank {} on {}", rank, host));
+      names.push_back(comm::format_rank(rank, host));
     } else if (names.empty() || names.back() != "node " + host) {
       names.push_back("node " + host);
     }

@@ -8,6 +8,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
@@ -179,14 +180,13 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
 /// Whether the next checkpoint fits into run.dir, from which one that it would replace may go at once, and
 /// the metrics are there. Collective.
 bool Saver::get_ready() {
-  std::int64_t is_short = 0;
+  bool is_short = false;
   comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
     run_.room.make_some(run_.log);
-    is_short = run_.room.fits() && works([&] { run_.metrics()->sync(); }) ? 0 : 1;
+    is_short = !run_.room.fits() || !works([&] { run_.metrics()->sync(); });
   });
-  run_.world.max(std::span(&is_short, 1));
-  return is_short == 0;
+  return !comm::on_any_rank(run_.world, is_short);
 }
 
 /// Collective.
@@ -247,7 +247,7 @@ bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
       if (!is_short && (was_short || now >= next_attempt)) verdict = kAttempt;
       was_short = is_short;
     }
-    run_.world.max(std::span(&verdict, 1));
+    verdict = comm::max_over_ranks(run_.world, verdict);
     if (verdict == kAttempt && asked_to_stop) request_stop();
     if (verdict != kWait) return verdict == kAttempt;
     std::this_thread::sleep_for(kLook);

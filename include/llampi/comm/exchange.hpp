@@ -147,6 +147,12 @@ std::vector<std::string> gather_bytes_on_rank_0(World& world, const std::string&
 /// Every one of `values` becomes the sum, or the maximum, over the ranks.
 void reduce_each(World& world, const std::vector<std::int64_t*>& values, ReduceOp op);
 
+/// Collective. The largest over the ranks.
+std::int64_t max_over_ranks(World& world, std::int64_t value);
+double max_over_ranks(World& world, double value);
+/// Collective. Whether it is so on some rank.
+bool on_any_rank(World& world, bool here);
+
 /// Collective. Rank 0's value, on every rank.
 template <class T>
 T broadcast_value(World& world, const T& value) {

@@ -7,6 +7,11 @@
 
 namespace llampi::comm {
 
+/// "rank 3 on node7", or "rank 3" where the host is not known. It is inline because libllampi_cuda.so calls it, too.
+inline std::string format_rank(int rank, const std::string& host) {
+  return "rank " + std::to_string(rank) + (host.empty() ? "" : " on " + host);
+}
+
 /// "rank 3", "ranks 0-2, 5".
 std::string format_ranks(const std::vector<int>& ranks);
 

@@ -20,6 +20,7 @@
 #include "comm/mpi/tree_order.hpp"
 #include "comm/near_network.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/placement.hpp"
 #include "llampi/device/host_memory.hpp"
 
@@ -164,9 +165,8 @@ class MpiWorld final : public World {
   }
   std::unique_ptr<Group> make_group(const std::vector<int>& members, const MpiGroupOptions& options) const;
   std::unique_ptr<Channel> channel() override {
-    std::int64_t refusals = session_->threads() == MPI_THREAD_MULTIPLE ? 0 : 1;
-    max(std::span(&refusals, 1));
-    return refusals > 0 ? nullptr : std::make_unique<MpiChannel>(communicator_.duplicate());
+    const bool is_refused = on_any_rank(*this, session_->threads() != MPI_THREAD_MULTIPLE);
+    return is_refused ? nullptr : std::make_unique<MpiChannel>(communicator_.duplicate());
   }
   device::Memory allocate(std::int64_t bytes) override { return device::allocate_host_memory(bytes); }
 

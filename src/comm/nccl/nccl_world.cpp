@@ -7,6 +7,7 @@
 #include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/placement.hpp"
 
 namespace llampi::comm::nccl {
@@ -31,8 +32,8 @@ NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
     : mpi_(mpi),
       gpu_(gpu),
       options_(options),
-      session_(std::make_shared<Session>(
-          gpu.cuda.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), options.patience)) {
+      session_(std::make_shared<Session>(gpu.cuda.gpu(), format_rank(mpi.rank(), mpi.topology().host),
+                                         options.patience)) {
   if (options.resources.window && !library().has_windows())
     throw_user_error("fsdp.nccl_window = true needs NCCL 2.27 or newer, and this is {}", library().version());
   if (options.resources.copy_engines && !library().has_copy_engines())

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/core/text.hpp"
@@ -48,13 +47,6 @@ bool Checklist::attempt(const char* name, const std::string& advice, const std::
     fail(name, sentence_of(error, name_of_) + advice);
   }
   return false;
-}
-
-std::string Checklist::on_host(int rank) const { return fmt::format("rank {} on {}", rank, host(rank)); }
-
-double Checklist::slowest(double seconds) const {
-  world_.max(std::span(&seconds, 1));
-  return seconds;
 }
 
 std::string format_rate(double bytes_per_second) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/train/preflight.hpp"
 
@@ -33,10 +34,8 @@ class Checklist {
 
   comm::World& world() const { return world_; }
   const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
-  std::string on_host(int rank) const;
+  std::string on_host(int rank) const { return comm::format_rank(rank, host(rank)); }
   std::string on_hosts(const std::vector<int>& ranks) const;
-  /// Collective.
-  double slowest(double seconds) const;
 
   const std::vector<PreflightCheck>& checks() const { return checks_; }
 

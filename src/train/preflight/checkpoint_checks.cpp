@@ -120,7 +120,7 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
     comm::on_rank_0(world, [&] { io::create_folder(file.parent_path()); });
     double begin = steady_seconds();
     checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.texts}, settings);
-    figures.save_seconds = list.slowest(steady_seconds() - begin);
+    figures.save_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
     auto to_load = engine.pieces_to_load();
     if (stored == infer::Tensors::adapters) {  // the base is not in the file
       std::erase_if(to_load, [&](const auto& piece) {
@@ -132,7 +132,7 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
     checkpoint::load_checkpoint(world, device, file, infer::tensor_infos(engine, stored),
                                 infer::tensor_pieces(engine, to_load, stored),
                                 {.io = run.config.checkpoint.io, .log = log});
-    figures.load_seconds = list.slowest(steady_seconds() - begin);
+    figures.load_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
   });
   if (done) check_same_state(list, run, before, moments, figures);
   return done;

@@ -424,7 +424,7 @@ bool Preflight::check_steps() {
                                                 : "lower optimizer.lr, or set optimizer.clip_grad_norm"));
       return false;
     }
-    const double seconds = list_.slowest(steady_seconds() - begin);
+    const double seconds = comm::max_over_ranks(world_, steady_seconds() - begin);
     figures.step_seconds = step == 1 ? seconds : std::min(figures.step_seconds, seconds);
     figures.losses.push_back(loss);
     ++step;

@@ -88,6 +88,14 @@ TEST(Exchange, MembersAreAddedUp) {
   EXPECT_EQ(largest.inner.count, world.size() - 1);
 }
 
+TEST(Exchange, TheLargestOfAllRanksIsFound) {
+  const int last = test_world().size() - 1;
+  EXPECT_EQ(max_over_ranks(test_world(), std::int64_t{test_rank() - 5}), last - 5);
+  EXPECT_EQ(max_over_ranks(test_world(), -0.5 * test_rank()), 0);
+  EXPECT_TRUE(on_any_rank(test_world(), test_rank() == last));
+  EXPECT_FALSE(on_any_rank(test_world(), test_rank() > last));
+}
+
 TEST(RankZero, FindsOutForAll) {
   World& world = test_world();
   int calls = 0;
