@@ -10,7 +10,8 @@
 namespace llampi::comm {
 namespace {
 
-std::string host_name() {
+/// The node as MPI names it, which may be another name than llampi::host_name(), that of the operating system.
+std::string processor_name() {
   std::string name(MPI_MAX_PROCESSOR_NAME, '\0');
   int length = 0;
   check_mpi(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
@@ -57,7 +58,7 @@ Topology find_topology(const Communicator& world, const Communicator& node) {
   check_mpi(MPI_Bcast(&leader, 1, MPI_INT, 0, node.get()), "MPI_Bcast");
   std::vector<int> leaders(static_cast<std::size_t>(size));
   check_mpi(MPI_Allgather(&leader, 1, MPI_INT, leaders.data(), 1, MPI_INT, world.get()), "MPI_Allgather");
-  return number_nodes(leaders, rank, host_name());
+  return number_nodes(leaders, rank, processor_name());
 }
 
 }  // namespace llampi::comm
