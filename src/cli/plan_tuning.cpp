@@ -109,32 +109,23 @@ std::vector<plan::Numbers> numbers(const TuneQuestion& q, std::vector<std::strin
   return all;
 }
 
-plan::Offloading configured_offloading(const train::Config& config) {
-  const auto& f = config.fsdp;
-  const bool optimizer = f.cpu_offload != train::CpuOffload::none;
-  return {.optimizer = optimizer,
-          .params = f.cpu_offload == train::CpuOffload::params,
-          .host_step = optimizer && f.offload_step == train::OffloadStep::host,
-          .residuals = config.activation.offload == train::ActivationOffload::residuals};
-}
-
 /// On CPUs host memory is all there is.
-std::vector<plan::Offloading> offloadings(const TuneQuestion& q, std::vector<std::string>& notes) {
-  const plan::Offloading now = configured_offloading(q.config);
+std::vector<fsdp::Offload> offloadings(const TuneQuestion& q, std::vector<std::string>& notes) {
+  const fsdp::Offload now = train::offload_of(q.config);
   if (!on_gpu(q)) return {now};
-  const auto kept = [&](const plan::Offloading& o) {
+  const auto kept = [&](const fsdp::Offload& o) {
     return (!q.kept.contains("fsdp.cpu_offload") ||
             (o.optimizer == now.optimizer && o.params == now.params)) &&
            (!q.kept.contains("fsdp.offload_step") || !o.optimizer || o.host_step == now.host_step) &&
            (!q.kept.contains("activation.offload") || o.residuals == now.residuals);
   };
-  std::vector<plan::Offloading> all;
+  std::vector<fsdp::Offload> all;
   for (const bool residuals : {false, true}) {
     for (const auto& [optimizer, params, host_step] :
          {std::tuple(false, false, false), std::tuple(true, false, false), std::tuple(true, false, true),
           std::tuple(true, true, false), std::tuple(true, true, true)}) {
-      const plan::Offloading o{optimizer, params, host_step, residuals};
-      const bool host_is_known = q.machine.host_memory_bytes > 0 || !o.any() || o == now;
+      const fsdp::Offload o{optimizer, params, host_step, residuals};
+      const bool host_is_known = q.machine.host_memory_bytes > 0 || !plan::offloads_anything(o) || o == now;
       if (kept(o) && host_is_known) all.push_back(o);
     }
   }
@@ -178,7 +169,7 @@ train::Config with_choice(const TuneQuestion& q, const plan::Choice& choice) {
   f.accumulate = choice.accumulate_unsharded ? train::GradientAccumulation::unsharded
                                              : train::GradientAccumulation::sharded;
   config.activation.checkpointing = choice.checkpointing;
-  if (choice.offloading == configured_offloading(q.config)) return config;
+  if (choice.offloading == train::offload_of(q.config)) return config;
   f.cpu_offload = choice.offloading.params      ? train::CpuOffload::params
                   : choice.offloading.optimizer ? train::CpuOffload::optimizer
                                                 : train::CpuOffload::none;
@@ -275,7 +266,7 @@ class Trials {
         .numbers = configured_numbers(q_),
         .micro_batch = run->options.batch.sequences,
         .accumulate_unsharded = run->options.accumulate_unsharded && run->options.micro_batches > 1,
-        .offloading = configured_offloading(config),
+        .offloading = train::offload_of(config),
         .checkpointing = run->options.checkpointing};
     timed.choice.offloading.residuals = run->options.offload.residuals;
     timed.accumulates = run->options.micro_batches > 1;

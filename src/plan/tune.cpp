@@ -66,13 +66,13 @@ class Search {
   };
 
   void search(Choice choice) {
-    std::vector<std::pair<Offloading, Level>> fitting;
-    for (const Offloading& offloading : space_.offloadings) {
+    std::vector<std::pair<fsdp::Offload, Level>> fitting;
+    for (const fsdp::Offload& offloading : space_.offloadings) {
       choice.offloading = offloading;
       // With as much recomputation as less offloading needs, it is slower than that.
       Level end = std::ssize(space_.checkpointing);
       for (const auto& [less, level] : fitting) {
-        if (less.is_part_of(offloading)) end = std::min(end, level);
+        if (is_part_of(less, offloading)) end = std::min(end, level);
       }
       const Level fast_end = end_of_fast_levels(choice);
       const auto fit = least_that_fits(choice, std::min(end, fast_end),

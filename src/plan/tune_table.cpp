@@ -31,7 +31,7 @@ std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
       fmt::format("{} {:<{}}{:>12}{:>14}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding), kStrategyWidth,
                   c.micro_batch, with_separators(tokens / row.time.seconds), format_bytes(row.needed_bytes),
                   100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
-  if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
+  if (offloads_anything(c.offloading)) text += "; offloaded: " + to_string(c.offloading);
   if (c.accumulate_unsharded && row.accumulates) text += "; gradients accumulated unsharded";
   if (c.numbers.fp8) text += "; fp8";
   if (!row.fits) text += "; does not fit";
@@ -87,7 +87,7 @@ std::string to_string(const Sharding& sharding) {
   return text;
 }
 
-std::string to_string(const Offloading& offloading) {
+std::string to_string(const fsdp::Offload& offloading) {
   std::vector<std::string> parts;
   if (offloading.params) parts.emplace_back("params");
   if (offloading.optimizer && !offloading.params) parts.emplace_back("optimizer");

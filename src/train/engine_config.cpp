@@ -212,10 +212,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.precision.master = c.optimizer.master_dtype;
   options.precision.moment = c.optimizer.moment_dtype;
   options.precision.gradient_shard = c.optimizer.gradient_dtype;
-  options.offload.params = c.fsdp.cpu_offload == CpuOffload::params;
-  options.offload.optimizer = c.fsdp.cpu_offload != CpuOffload::none;
-  options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == OffloadStep::host;
-  options.offload.residuals = c.activation.offload == ActivationOffload::residuals;
+  options.offload = offload_of(c);
   options.snapshot = c.checkpoint.async && c.checkpoint.every > 0;
   options.seed = c.run.seed;
   options.backward_prefetch = c.fsdp.backward_prefetch;

@@ -36,13 +36,13 @@ std::int64_t seq_len_of(const data::TokenFile& data, const std::filesystem::path
 
 std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine, const data::TokenFile& file,
                                         const data::BatchOptions& options,
-                                        const std::function<bool()>& whether_to_drop) {
+                                        const std::function<bool()>& should_abort) {
   const std::int64_t samples = file.samples(options.seq_len);
   const std::int64_t per_round = options.micro_batch * world.size();
   ExactSum losses;
   std::int64_t valid = 0;
   for (std::int64_t round = 0; round * per_round < samples; ++round) {
-    if (whether_to_drop && whether_to_drop()) return std::nullopt;
+    if (should_abort && should_abort()) return std::nullopt;
     std::vector<std::int64_t> mine(options.micro_batch, -1);
     for (std::int64_t i = 0; i < options.micro_batch; ++i) {
       const std::int64_t sample = round * per_round + world.rank() * options.micro_batch + i;

@@ -91,7 +91,7 @@ class Engine {
   void observe(Observer observer);
   /// Asked in each step before each micro-batch but the first, unless the step is replayed; all ranks must
   /// give the same answer. True: the step is aborted, and parameters and moments are as if it had not begun.
-  void ask_before_micro_batches(std::function<bool()> whether_to_drop);
+  void ask_before_micro_batches(std::function<bool()> should_abort);
   /// Where the engine notes what it does, from now on; it must live as long. Without this call the engine has
   /// one of its own.
   void keep_record(health::FlightRecord& record);

@@ -289,7 +289,7 @@ struct Action {
   std::optional<Pass> pass = {};  ///< where unsharded parameters are made or freed: which copy
   bool selective = false;         ///< recompute: only what BufferSpec::recomputed marks
   /// The first computation of a later micro-batch: before it, a step can be given up and begun again.
-  bool may_drop_before = false;
+  bool may_abort_before = false;
   std::vector<Operand> operands = {};
   std::vector<int> waits = {};  ///< actions of other streams that must be complete before this one starts
   /// Between ranks or memories: of the whole flat buffer, or of what is copied.

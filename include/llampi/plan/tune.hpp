@@ -18,6 +18,7 @@
 
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/storage.hpp"
 #include "llampi/plan/step_time.hpp"
 
 namespace llampi::plan {
@@ -30,20 +31,14 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-struct Offloading {
-  bool optimizer = false, params = false;  ///< params: with the optimizer
-  bool host_step = false;
-  bool residuals = false;
-
-  bool any() const { return optimizer || params || residuals; }
-  /// Whether `other` offloads these and more, and updates in the same place: its steps copy as much, or more.
-  bool is_part_of(const Offloading& other) const {
-    const bool same_place = !optimizer || host_step == other.host_step;
-    return same_place && optimizer <= other.optimizer && params <= other.params &&
-           residuals <= other.residuals;
-  }
-  bool operator==(const Offloading&) const = default;
-};
+inline bool offloads_anything(const fsdp::Offload& o) { return o.optimizer || o.params || o.residuals; }
+/// Whether `more` offloads what `less` does and possibly other things, and updates in the same place: its steps copy as much, or
+/// more.
+inline bool is_part_of(const fsdp::Offload& less, const fsdp::Offload& more) {
+  const bool same_place = !less.optimizer || less.host_step == more.host_step;
+  return same_place && less.optimizer <= more.optimizer && less.params <= more.params &&
+         less.residuals <= more.residuals;
+}
 
 /// What changes the numbers of a run.
 struct Numbers {
@@ -58,7 +53,7 @@ struct Choice {
   Numbers numbers;
   std::int64_t micro_batch = 1;       ///< sequences
   bool accumulate_unsharded = false;  ///< with several micro-batches in a step
-  Offloading offloading;
+  fsdp::Offload offloading;
   fsdp::BlockCheckpointing checkpointing;
 
   bool operator==(const Choice&) const = default;
@@ -70,7 +65,7 @@ struct TuneSpace {
   std::vector<Numbers> numbers;
   std::vector<std::int64_t> micro_batches;
   std::vector<bool> accumulate_unsharded;
-  std::vector<Offloading> offloadings;                  ///< no offloading first, if it may be chosen
+  std::vector<fsdp::Offload> offloadings;               ///< no offloading first, if it may be chosen
   std::vector<fsdp::BlockCheckpointing> checkpointing;  ///< each needs no more memory than those before it
   std::int64_t sequences = 1;  ///< of a rank in a step: a micro-batch of as many is the only one
 
@@ -124,7 +119,7 @@ Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choic
 /// "hybrid_shard of 4, ZeRO-1".
 std::string to_string(const Sharding& sharding);
 /// "none", "optimizer, step on the host, residuals".
-std::string to_string(const Offloading& offloading);
+std::string to_string(const fsdp::Offload& offloading);
 
 /// A table of the best few and, where it is another, of the configured; then how many candidates ("combinations") were left out,
 /// and why.

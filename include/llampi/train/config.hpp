@@ -19,6 +19,7 @@
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/lora.hpp"
@@ -240,5 +241,14 @@ struct ConfigTexts {
   std::string defaults = {};
   ConfigError::Naming name_of = {};  ///< of errors that are logged; empty: the library's own names
 };
+
+/// What is kept in host memory. Residuals of `auto` are not: they are decided later.
+inline fsdp::Offload offload_of(const Config& c) {
+  const bool optimizer = c.fsdp.cpu_offload != CpuOffload::none;
+  return {.optimizer = optimizer,
+          .params = c.fsdp.cpu_offload == CpuOffload::params,
+          .host_step = optimizer && c.fsdp.offload_step == OffloadStep::host,
+          .residuals = c.activation.offload == ActivationOffload::residuals};
+}
 
 }  // namespace llampi::train

@@ -33,10 +33,10 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
 
 /// Loss over all samples of a file, dealt out over ranks and micro-batches; what is left over is filled up
 /// with empty slots. Collective.
-/// @param whether_to_drop asked before each micro-batch; all ranks must give the same answer. If true, there is no
+/// @param should_abort asked before each micro-batch; all ranks must give the same answer. If true, there is no
 /// result
 std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine, const data::TokenFile& file,
                                         const data::BatchOptions& options,
-                                        const std::function<bool()>& whether_to_drop = {});
+                                        const std::function<bool()>& should_abort = {});
 
 }  // namespace llampi::train

@@ -311,7 +311,7 @@ class Builder {
     action.selective = event.selective;
     if (e % schedule_.events_per_micro_batch == 0) {
       action.waits.push_back(inputs_);
-      action.may_drop_before = event.micro_batch > 0;
+      action.may_abort_before = event.micro_batch > 0;
     }
     action.waits.insert(action.waits.end(), arrived.begin(), arrived.end());
     wait_for_residuals(e, action.waits);

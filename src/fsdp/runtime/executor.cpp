@@ -149,7 +149,7 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
 
 /// What a micro-batch leaves behind before the update is overwritten by the next step.
 bool Executor::aborts_before(const Action& action, Issue how) const {
-  return action.may_drop_before && how == Issue::run && whether_to_drop_ && whether_to_drop_();
+  return action.may_abort_before && how == Issue::run && should_abort_ && should_abort_();
 }
 
 void Executor::wait_for_device(device::Stream stream) {

@@ -27,8 +27,8 @@ class Executor {
   void observe(Observer observer) { observer_ = std::move(observer); }
   bool observed() const { return static_cast<bool>(observer_); }
   /// Asked before each micro-batch but the first, by run(). True: the rest is not issued.
-  void ask_before_micro_batches(std::function<bool()> whether_to_drop) {
-    whether_to_drop_ = std::move(whether_to_drop);
+  void ask_before_micro_batches(std::function<bool()> should_abort) {
+    should_abort_ = std::move(should_abort);
   }
   void keep_record(health::FlightRecord& record) { record_ = &record; }
   health::FlightRecord& record() const { return *record_; }
@@ -46,7 +46,7 @@ class Executor {
   Arenas& arenas_;
   health::FlightRecord* record_;
   Observer observer_;
-  std::function<bool()> whether_to_drop_;
+  std::function<bool()> should_abort_;
 };
 
 }  // namespace llampi::fsdp
