@@ -109,7 +109,15 @@ std::vector<fs::path> surplus_checkpoints(const fs::path& run_dir, const Retenti
 void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
                        const std::vector<fs::path>& damaged) {
   remove_unfinished_checkpoints(run_dir);
-  for (const auto& file : surplus_checkpoints(run_dir, retention, damaged)) remove_file(file);
+  std::optional<UserError> first;
+  for (const auto& file : surplus_checkpoints(run_dir, retention, damaged)) {
+    try {
+      remove_file(file);
+    } catch (const UserError& error) {  // the others go
+      if (!first) first = error;
+    }
+  }
+  if (first) throw UserError(*first);
 }
 
 }  // namespace llampi::checkpoint

@@ -131,6 +131,18 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
+/// What is wrong with that which is converted, and not with the checkpoint.
+class SourceError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+void read_source(const WeightsSource& source, int tensor, std::int64_t begin, std::span<float> values) try {
+  source.read(tensor, begin, std::ssize(values), values.data());
+} catch (const UserError& error) {
+  throw SourceError(error.what());
+}
+
 /// Parts of all tensors, dealt out over the ranks like cards.
 std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrite& values,
                                           const WeightsSource& source) {
@@ -143,8 +155,9 @@ std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrit
     for (std::int64_t begin = 0; begin < elements; begin += most, ++part) {
       if (part % world.size() != world.rank()) continue;
       const std::int64_t count = std::min(most, elements - begin);
-      source.read(t, begin, count, buffer.data());
-      writer.write(0, t, begin, std::span(buffer).first(static_cast<std::size_t>(count)));
+      const auto read = std::span(buffer).first(static_cast<std::size_t>(count));
+      read_source(source, t, begin, read);
+      writer.write(0, t, begin, read);
     }
   }
   return writer.finish();
@@ -160,6 +173,8 @@ void explained(const Job& job, const std::function<void()>& work) {
       if (fs::exists(job.temporary, ignored)) write_more(job.temporary);
       throw;
     }
+  } catch (const SourceError&) {
+    throw;
   } catch (const UserError& error) {
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),

@@ -6,8 +6,8 @@
 #include "cli/console.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
-#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/output_file.hpp"
@@ -105,10 +105,13 @@ int bench_command(const Arguments& arguments) {
   return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    BenchRequest r;
-    train::Config config;
-    comm::agree(world, [&] { config = resolve_config(arguments, log, Purpose::plan, options_of(r)); });
-    r.settings.folder = r.folder;
+    BenchRequest r;  // set on rank 0; the others need its settings only
+    const train::Config config = resolve_on_rank_0(world, arguments, log, options_of(r), Purpose::plan);
+    r.settings.steps = comm::broadcast_value(world, r.settings.steps);
+    r.settings.seconds = comm::broadcast_value(world, r.settings.seconds);
+    r.settings.folder = world.broadcast(r.folder, 0);
+    r.strategies = comm::broadcast_value(world, r.strategies);
+    r.steps_only = comm::broadcast_value(world, r.steps_only);
     if (r.steps_only) r.settings.strategies = r.settings.single = false;
     r.settings.strategies_only = r.strategies;
     comm::on_rank_0(world, [&] {

@@ -21,7 +21,10 @@ Option named(Option option, std::string key) {
 
 Table run_options(train::Config& c) {
   return {
-      {"run.dir", &c.run.dir, "folder that the run writes everything into", {.name = "FOLDER"}},
+      {"run.dir",
+       &c.run.dir,
+       "folder that the run writes everything into, on several nodes one that all of them share",
+       {.name = "FOLDER"}},
       {"run.device", one_of(c.run.device),
        "device to compute on. auto: GPUs if every rank can have its own, otherwise CPUs"},
       named(threads_option(c.run.threads), "run.threads"),
@@ -268,7 +271,7 @@ Table fsdp_options(train::Config& c) {
        "strategies): each replica updates its part and all-gathers the others. Less memory, the same bits"},
       {"fsdp.accumulate", one_of(c.fsdp.accumulate),
        "gradient accumulation. sharded: reduce after every micro-batch (least memory); unsharded: accumulate "
-       "locally and reduce once per step, like no_sync (fastest; with no_shard it needs no more memory)"},
+       "locally and reduce once per step, like no_sync (fastest)"},
       {"fsdp.sum_order", one_of(c.fsdp.sum_order),
        "order in which the gradients of micro-batches are added. any: fastest; the last bits depend on the "
        "number of ranks; tree: a binary tree over all micro-batches of a step, which gives the same bits on 1, "

@@ -290,9 +290,9 @@ std::string to_ini(const train::Config& config, const std::set<std::string>* giv
   return text;
 }
 
-train::Config parse_ini(const std::string& text, const std::string& name) {
+train::Config parse_ini(const std::string& text, const std::string& name, Purpose purpose) {
   train::Config defaults;
-  return build({ini_settings(text, name, option_table(defaults))});
+  return build({ini_settings(text, name, option_table(defaults))}, purpose);
 }
 
 Manual with_keys(Manual manual) {

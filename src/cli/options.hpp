@@ -33,7 +33,7 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
 std::string to_ini(const train::Config& config, const std::set<std::string>* given = nullptr);
 
 /// @param name of the file, for errors
-train::Config parse_ini(const std::string& text, const std::string& name);
+train::Config parse_ini(const std::string& text, const std::string& name, Purpose purpose = Purpose::train);
 
 /// With `--config` and every key added.
 Manual with_keys(Manual manual);

@@ -46,9 +46,9 @@ int run_on_ranks(const std::function<int(comm::World&)>& body) {
 }
 
 train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log,
-                                const std::vector<Option>& more) {
-  const auto resolve = [&] { return to_ini(resolve_config(arguments, log, Purpose::train, more)); };
-  return parse_ini(comm::from_rank_0(world, resolve), "the configuration of rank 0");
+                                const std::vector<Option>& more, Purpose purpose) {
+  const auto resolve = [&] { return to_ini(resolve_config(arguments, log, purpose, more)); };
+  return parse_ini(comm::from_rank_0(world, resolve), "the configuration of rank 0", purpose);
 }
 
 }  // namespace llampi::cli

@@ -19,6 +19,6 @@ int run_on_ranks(const std::function<int(comm::World&)>& body);
 /// have, or have otherwise, must not make the ranks differ. Collective.
 /// @param more options of the command, whose targets are set on rank 0
 train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log,
-                                const std::vector<Option>& more = {});
+                                const std::vector<Option>& more = {}, Purpose purpose = Purpose::train);
 
 }  // namespace llampi::cli

@@ -39,7 +39,7 @@ void DocumentOutput::end_document() {
   length_ = 0;
 }
 
-OutputStatistics DocumentOutput::close() {
+OutputStatistics DocumentOutput::complete() {
   if (packer_) {
     const auto rows = packer_->write(writer_);
     statistics_.rows = rows.rows;
@@ -49,8 +49,10 @@ OutputStatistics DocumentOutput::close() {
     notes_.padding_documents = rows.padding_documents;
   }
   notes_.loss_tokens = statistics_.trained;
-  writer_.close(notes_);
+  writer_.complete(notes_);
   return statistics_;
 }
+
+void DocumentOutput::place() { writer_.place(); }
 
 }  // namespace llampi::data

@@ -23,8 +23,10 @@ class DocumentOutput {
   void append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask);
   void end_document();
   std::int64_t documents() const { return statistics_.documents; }
-  /// The file gets its name.
-  OutputStatistics close();
+  /// The file is on disk, under a temporary name.
+  OutputStatistics complete();
+  /// It gets its name.
+  void place();
 
  private:
   TokenFileWriter writer_;

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "data/token_format.hpp"
 #include "llampi/data/token_file.hpp"
@@ -96,17 +97,20 @@ class TokenFileWriter::Impl {
 
   void end_document() { documents_.push_back(static_cast<std::uint64_t>(tokens_)); }
 
-  void close(const TokenFileNotes& notes) {
+  void complete(const TokenFileNotes& notes) {
     if (documents_.back() != static_cast<std::uint64_t>(tokens_)) end_document();
-    const io::TemporaryFile temporary(io::temporary_beside(path_));
-    const auto places = lay_out(temporary.path(), notes);
-    const auto file = io::PosixFile::open_for_writing(temporary.path());
-    token_spool_.copy_to(file, places.tokens);
+    temporary_.emplace(io::temporary_beside(path_));
+    const auto places = lay_out(temporary_->path(), notes);
+    const auto file = io::PosixFile::open_for_writing(temporary_->path());
+    token_spool_->copy_to(file, places.tokens);
+    token_spool_.reset();  // its disk space
     file.write_at(places.documents, std::as_bytes(std::span(documents_)));
     if (mask_spool_) mask_spool_->copy_to(file, places.mask);
+    mask_spool_.reset();
     file.sync();
-    output_.place(temporary.path());
   }
+
+  void place() const { output_.place(temporary_->path()); }
 
  private:
   struct Places {
@@ -117,7 +121,7 @@ class TokenFileWriter::Impl {
     for (const auto id : tokens) {
       require(id >= 0 && id < vocabulary_, "a token outside the vocabulary of its file");
     }
-    token_spool_.append(tokens, width_);
+    token_spool_->append(tokens, width_);
     tokens_ += static_cast<std::int64_t>(tokens.size());
   }
 
@@ -162,8 +166,9 @@ class TokenFileWriter::Impl {
   const std::int64_t vocabulary_;
   const std::string tokenizer_;
   const std::size_t width_;  // bytes of a stored token
-  io::Spool token_spool_;
+  std::optional<io::Spool> token_spool_;
   std::optional<io::Spool> mask_spool_;
+  std::optional<io::TemporaryFile> temporary_;  ///< once it is complete
   std::int64_t tokens_ = 0;
   std::vector<std::uint64_t> documents_{0};
 };
@@ -184,9 +189,7 @@ void TokenFileWriter::append(std::span<const std::int32_t> tokens, std::span<con
   impl_->append(tokens, mask);
 }
 void TokenFileWriter::end_document() { impl_->end_document(); }
-void TokenFileWriter::close(const TokenFileNotes& notes) {
-  impl_->close(notes);
-  impl_.reset();
-}
+void TokenFileWriter::complete(const TokenFileNotes& notes) { impl_->complete(notes); }
+void TokenFileWriter::place() { std::exchange(impl_, nullptr)->place(); }
 
 }  // namespace llampi::data

@@ -146,8 +146,10 @@ class Collector {
     warn_of_ill_formed();
     refuse_empty_outputs();
     statistics_.files = std::ssize(options_.inputs);
-    statistics_.output = output_.close();
-    if (held_out_) statistics_.held_out = held_out_->close();
+    statistics_.output = output_.complete();
+    if (held_out_) statistics_.held_out = held_out_->complete();
+    output_.place();  // once both are on disk: the two are of one draw
+    if (held_out_) held_out_->place();
     return statistics_;
   }
 

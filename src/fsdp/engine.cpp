@@ -99,10 +99,11 @@ struct Engine::Impl {
         world(site.world),
         options(the_options),
         groups(make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size)),
+        compiled(compile_what_fits(site, model, options,
+                                   groups)),  // first: a failure would abort the groups, and others with them
         shards(world.group(groups.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
         replicas(world.group(groups.replicas_of(world.rank()),
                              {replicas_stream(options.all_reduce_stream, groups.shard_count())})),
-        compiled(compile_what_fits(site, model, options, groups)),
         arenas(world, device, compiled.arena_bytes) {
     if (options.training) step = bound(compiled.step);
     evaluation = bound(compiled.evaluation);
@@ -204,8 +205,8 @@ struct Engine::Impl {
   comm::World& world;
   EngineOptions options;
   DeviceMesh groups;
-  std::unique_ptr<comm::Group> shards, replicas;
   CompiledModel compiled;
+  std::unique_ptr<comm::Group> shards, replicas;
   Arenas arenas;
   /// Page-locked: neither copy of the scalars holds the host up.
   device::Memory transit = device.allocate_host(2 * scalars_bytes());
@@ -344,8 +345,8 @@ void Engine::wait_for_snapshot() const { impl_->snapshot.wait(); }
 
 void Engine::observe(Observer observer) { impl_->executor.observe(std::move(observer)); }
 
-void Engine::ask_before_micro_batches(std::function<bool()> whether_to_drop) {
-  impl_->executor.ask_before_micro_batches(std::move(whether_to_drop));
+void Engine::ask_before_micro_batches(std::function<bool()> should_abort) {
+  impl_->executor.ask_before_micro_batches(std::move(should_abort));
 }
 
 void Engine::keep_record(health::FlightRecord& record) {

@@ -40,6 +40,10 @@ auto retry(Call call) {
   return result;
 }
 
+void give_name(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
+}
+
 }  // namespace
 
 PosixFile::PosixFile(const std::filesystem::path& path, int flags, const char* action) : path_(path) {
@@ -121,6 +125,20 @@ void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) 
   }
 }
 
+void PosixFile::replace_content(std::string_view text) const {
+  const auto bytes = static_cast<std::int64_t>(text.size());
+  if (bytes > 0 && retry([&] { return ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, bytes); }) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT))  // otherwise the file system cannot tell
+    fail(path_, "fallocate", "written");
+  write_at(0, std::as_bytes(std::span(text)));
+  truncate(bytes);
+  sync();
+}
+
+void PosixFile::truncate(std::int64_t bytes) const {
+  if (retry([&] { return ::ftruncate(descriptor_, bytes); }) != 0) fail(path_, "ftruncate", "written");
+}
+
 void PosixFile::sync() const {
   if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
 }
@@ -155,7 +173,7 @@ void write_whole(const std::filesystem::path& path, std::string_view text, bool 
       out.sync();
       rename_into_place(temporary, path);
     } else {
-      std::filesystem::rename(temporary, path);
+      give_name(temporary, path);
     }
   } catch (...) {
     std::error_code ignored;
@@ -172,7 +190,7 @@ void create_folder(const std::filesystem::path& folder, std::string_view advice)
 }
 
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
+  give_name(from, to);
   sync_folder_of(to);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -78,29 +79,44 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
   }
 }
 
+/// The same on all ranks, which are to compile the same steps by it: what every rank has. Collective.
+train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, int threads) {
+  const auto& topology = world.topology();
+  const auto& gpu = compute.gpu_properties;
+  std::int64_t most[] = {threads, topology.local_ranks, -gpu.memory_bytes, -(100 * gpu.major + gpu.minor)};
+  world.max(std::span(most));
+  train::RunShape shape{.ranks = world.size(),
+                        .ranks_per_node = static_cast<int>(most[1]),
+                        .threads = static_cast<int>(most[0])};
+  if (!topology.uniform) {
+    shape.node_ranks.resize(static_cast<std::size_t>(topology.nodes));
+    for (const int node : topology.node_of_rank) ++shape.node_ranks[static_cast<std::size_t>(node)];
+  }
+  if (compute.on_gpu()) {
+    shape.hardware = train::Hardware::gpu;
+    shape.memory = {
+        .backend = comm::Backend::nccl, .device_bytes = -most[2], .ranks_per_node = shape.ranks_per_node};
+    shape.gpu = gpu.name;
+    shape.gpu_major = static_cast<int>(-most[3] / 100);
+    shape.gpu_minor = static_cast<int>(-most[3] % 100);
+  }
+  return shape;
+}
+
 }  // namespace
 
 Result measure(comm::World& world, const train::Config& config, const Settings& settings, const Log& log) {
   Result result;
   const auto& topology = world.topology();
-  const int threads = comm::threads_per_rank(config.run.threads, topology.local_ranks);
   comm::Compute compute = train::open_compute_of_run(world, config, {}, log);
   result.device = compute.device().describe();
   result.gpu = key_of(compute);
   result.ranks = world.size();
   result.nodes = topology.nodes;
   result.ranks_on_node = topology.local_ranks;
-  result.threads = threads;
-  train::RunShape shape{.ranks = world.size(), .ranks_per_node = topology.local_ranks, .threads = threads};
-  if (compute.on_gpu()) {
-    shape.hardware = train::Hardware::gpu;
-    shape.memory = {.backend = comm::Backend::nccl,
-                    .device_bytes = compute.gpu_properties.memory_bytes,
-                    .ranks_per_node = topology.local_ranks};
-    shape.gpu = compute.gpu_properties.name;
-    shape.gpu_major = compute.gpu_properties.major;
-    shape.gpu_minor = compute.gpu_properties.minor;
-  }
+  const train::RunShape shape =
+      shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
+  result.threads = shape.threads;
   const Bench bench{.world = world,
                     .compute = compute,
                     .config = config,

@@ -64,9 +64,10 @@ class TimedProduct {
 };
 
 /// Seconds of one exchange with the other rank of a pair.
-double time_exchange(comm::World& groups, const std::vector<int>& pair) {
-  const auto group = groups.group(pair, {kExchange});
-  const device::Memory memory = groups.allocate(2 * kMessageBytes);
+double time_exchange(const comm::Compute& compute, const std::vector<int>& pair) {
+  const auto group = compute.world().group(pair, {kExchange});
+  // Of the device: World::allocate() is collective over all ranks, and this is not.
+  const device::Memory memory = compute.device().allocate(2 * kMessageBytes);
   const Tensor whole{memory.data(), DType::float32, 1, 2 * kMessageBytes / size_of(DType::float32)};
   const std::int64_t half = whole.elements() / 2;
   const Tensor shard = whole.slice(group->rank() * half, (group->rank() + 1) * half);
@@ -86,12 +87,13 @@ struct Pair {
 };
 using Round = std::vector<Pair>;
 
-std::vector<Link> measure(comm::World& world, comm::World& groups, const std::vector<Round>& rounds) {
+std::vector<Link> measure(comm::World& world, const comm::Compute& compute,
+                          const std::vector<Round>& rounds) {
   std::vector<Link> own;
   for (const auto& round : rounds) {
     for (const auto& pair : round) {
       if (std::count(pair.ranks.begin(), pair.ranks.end(), world.rank()) == 0) continue;
-      const double seconds = time_exchange(groups, pair.ranks);
+      const double seconds = time_exchange(compute, pair.ranks);
       if (world.rank() == pair.ranks.front())
         own.push_back({pair.a, pair.b, static_cast<double>(kMessageBytes) / seconds});
     }
@@ -112,11 +114,11 @@ bool some_are_slow(const std::vector<Link>& links) {
 }
 
 /// The best of several measurements, as long as some links are slow.
-std::vector<Link> measure_patiently(comm::World& world, comm::World& groups,
+std::vector<Link> measure_patiently(comm::World& world, const comm::Compute& compute,
                                     const std::vector<Round>& rounds) {
-  std::vector<Link> best = measure(world, groups, rounds);
+  std::vector<Link> best = measure(world, compute, rounds);
   for (int i = 1; i < kMeasurements && some_are_slow(best); ++i) {
-    const auto again = measure(world, groups, rounds);
+    const auto again = measure(world, compute, rounds);
     for (std::size_t link = 0; link < best.size(); ++link)
       best[link].bytes_per_second = std::max(best[link].bytes_per_second, again[link].bytes_per_second);
   }
@@ -181,8 +183,7 @@ LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute) {
       }
     }
   }
-  return {measure_patiently(world, compute.world(), between),
-          measure_patiently(world, compute.world(), inside)};
+  return {measure_patiently(world, compute, between), measure_patiently(world, compute, inside)};
 }
 
 }  // namespace llampi::selfcheck

@@ -7,6 +7,8 @@
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/threads.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/train/run_text.hpp"
@@ -68,6 +70,13 @@ LeastMemory least_memory(comm::World& world, const comm::Compute& compute, comm:
           {-lacking[2], static_cast<int>(-lacking[3])}};
 }
 
+/// Of operations, alike on all ranks: some of a CPU grow with its threads, of which nodes may have different numbers. Collective.
+std::unique_ptr<device::OperationSizes> largest_sizes(const BeginningRun& run) {
+  const std::int64_t own = comm::threads_per_rank(run.world, run.config.run.threads);
+  const auto threads = static_cast<int>(comm::max_over_ranks(run.world, own));
+  return run.compute.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(threads);
+}
+
 /// In one line; empty if neither was `auto`.
 std::string rooms_in_words(const Decisions& decisions) {
   std::string words;
@@ -83,12 +92,12 @@ Hardware hardware_of(const BeginningRun& run) { return run.compute.on_gpu() ? Ha
 /// As the checkpoint says if that fits, else what fits. Collective.
 void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::EngineOptions& options) {
   comm::World& world = run.world;
-  const comm::Compute& compute = run.compute;
   const Inputs& inputs = run.inputs;
   const Config& config = run.config;
   const Hardware hardware = hardware_of(run);
   const auto groups =
       fsdp::make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size);
+  const auto sizes = largest_sizes(run);
   comm::agree(world, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
       return least.available.holds(arenas, in_groups);
@@ -96,7 +105,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     const fsdp::FitQuestion question{.model = *inputs.model,
                                      .options = options,
                                      .groups = groups,
-                                     .sizes = compute.device().sizes(),
+                                     .sizes = *sizes,
                                      .backend = least.available.backend,
                                      .fits = fits};
     const auto options_of = [&](const Config& some) {

@@ -24,20 +24,21 @@ std::string text_of(const HistoryLine& line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// There is a file then, and it ends with a whole line: the last one may have been cut off with its job.
-const std::filesystem::path& mended(const std::filesystem::path& file) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(file, error);
-  if (error || bytes == 0) {
+/// There is a file then.
+const std::filesystem::path& made(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::status(file, ignored).type() == std::filesystem::file_type::not_found)
     io::write_whole(file, "", false);
-    return file;
-  }
-  const auto open = io::PosixFile::open_for_writing(file);
-  char last = 0;
-  const auto size = static_cast<std::int64_t>(bytes);
-  io::PosixFile::open_for_reading(file).read_at(size - 1, std::as_writable_bytes(std::span(&last, 1)));
-  if (last != '\n') open.write_at(size, std::as_bytes(std::span("\n", 1)));
   return file;
+}
+
+/// Its last line may have been cut off with its job, or by a full disk.
+bool ends_within_a_line(const std::filesystem::path& file) {
+  const auto open = io::PosixFile::open_for_reading(file);
+  char last = '\n';
+  if (const auto size = open.size(); size > 0)
+    open.read_at(size - 1, std::as_writable_bytes(std::span(&last, 1)));
+  return last != '\n';
 }
 
 }  // namespace
@@ -77,11 +78,13 @@ std::string end_json(std::int64_t step, const std::string& outcome, double time)
   return text_of(line);
 }
 
+HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(made(file)) {
+  if (ends_within_a_line(file)) append("");
+}
+
 void HistoryFile::append(const std::string& line) try {
   static_cast<void>(file_.append(line + "\n"));
 } catch (const Error&) {  // stays in memory
 }
-
-HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(mended(file)) {}
 
 }  // namespace llampi::train

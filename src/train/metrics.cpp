@@ -68,10 +68,16 @@ std::string slowest_rank(const std::optional<SlowestRank>& slowest) {
                      slowest->rank, number(slowest->seconds), number(slowest->mean_seconds));
 }
 
-/// Cuts the file back. Returns the step of its last line, if that is one of training.
+/// Cuts the file back, in place if lines at its end go: the disk may have no room for a second one. Returns the step of its last line, if that is one of training.
 std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step, const Log& log) {
-  const Kept kept = kept_lines(text_of(file), last_step);
-  io::write_whole(file, kept.lines);
+  const std::string text = text_of(file);
+  const Kept kept = kept_lines(text, last_step);
+  if (!text.empty() && text.starts_with(kept.lines)) {
+    if (kept.lines.size() < text.size())
+      io::PosixFile::open_for_writing(file).truncate(std::ssize(kept.lines));
+  } else {
+    io::write_whole(file, kept.lines);
+  }
   if (kept.malformed > 0)
     log.warning("{} had {} malformed {} (the first was line {}): removed; the other lines are kept",
                 file.string(), kept.malformed, kept.malformed == 1 ? "line" : "lines", kept.first_malformed);

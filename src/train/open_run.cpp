@@ -19,6 +19,7 @@
 #include "train/run_engine.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_warnings.hpp"
+#include "train/shared_folder.hpp"
 #include "train/tuning.hpp"
 
 namespace llampi::train {
@@ -147,16 +148,29 @@ std::unique_ptr<Saver> make_saver(OpenRun& run, std::int64_t saved_step,
       saved_step, std::move(refused));
 }
 
+/// Not even where the disk is full does training depend on it.
+void keep_choices_of_run(const OpenRun& run, const ChoicesOfRun& choices) {
+  if (choices.products.empty()) return;
+  try {
+    keep_choices(run.room->folder() / kChoicesFile, choices, run.log);
+  } catch (const UserError& error) {
+    run.log.warning(
+        "a run that continues this one may choose other matrix-product algorithms, which changes last bits: {}",
+        error.what());
+  }
+}
+
 void open_folder(OpenRun& run, const ChoicesOfRun& choices) {
   run.owes_evaluation = comm::from_rank_0(run.world, [&] {
     const bool ends_with_step =
         run.journal.open_folder(run.start.run_text, run.report->job_start(run.state.step, run.total_steps));
-    if (!choices.products.empty()) keep_choices(run.room->folder() / kChoicesFile, choices, run.log);
+    keep_choices_of_run(run, choices);
     const auto problem =
         run.room->problem_at_the_end({run.state.step, run.total_steps, run.config.checkpoint.every});
     if (problem) run.log.warning("{}", *problem);
     return ends_with_step;
   });
+  require_shared_folder(run.world, run.room->folder(), [&] { run.record.act("looking for the run folder"); });
   run.journal.begin(run.state.step, run.total_steps);
   run.stopping.forget_last_stop();
   run.owes_evaluation = run.owes_evaluation && run.due(run.config.train.eval_every, run.state.step);

@@ -202,12 +202,17 @@ std::optional<RoomProblem> Room::problem_of_next() const {
 std::optional<std::string> Room::problem_at_the_end(const Saves& saves) const {
   const checkpoint::Retention retention = retention_of(config_);
   std::vector<SavedFile> existing;
-  for (const auto& file : checkpoint::list_checkpoints(config_.run.dir)) {
-    if (std::find(damaged_.begin(), damaged_.end(), file) == damaged_.end())
-      existing.push_back({.step = *checkpoint::checkpoint_step(file),
-                          .bytes = checkpoint::file_bytes(file),
-                          .has_optimizer = retention.continuable && checkpoint::has_optimizer(file)});
+  bool looks = retention.continuable;  // for the newest that has the optimizer's state
+  const auto files = checkpoint::list_checkpoints(config_.run.dir);
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {
+    if (std::find(damaged_.begin(), damaged_.end(), *file) != damaged_.end()) continue;
+    const bool is_continuable = looks && checkpoint::has_optimizer(*file);
+    looks = looks && !is_continuable;
+    existing.push_back({.step = *checkpoint::checkpoint_step(*file),
+                        .bytes = checkpoint::file_bytes(*file),
+                        .has_optimizer = is_continuable});
   }
+  std::reverse(existing.begin(), existing.end());
   const auto end = room_at_the_end(saves, retention, bytes_, existing);
   const auto free = free_(folder());
   if (!free || *free >= end.bytes) return std::nullopt;

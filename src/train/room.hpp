@@ -37,7 +37,7 @@ struct Saves {
 /// A checkpoint that is there already.
 struct SavedFile {
   std::int64_t step = 0, bytes = 0;
-  bool has_optimizer = false;  ///< looked at where a continuable one is kept, where new ones have none
+  bool has_optimizer = false;  ///< needed of the newest that has it, where new ones have none
 };
 
 /// While the last checkpoint of a run is being written, beside all that are kept until it is whole.
@@ -67,6 +67,8 @@ class Room {
   Room(const Config& config, std::int64_t bytes, std::filesystem::path fallback,
        std::vector<std::filesystem::path> damaged = {}, FreeBytes free = checkpoint::free_bytes);
 
+  /// These checkpoints in run.dir are damaged, instead of those that were known so far.
+  void note_damaged(std::vector<std::filesystem::path> damaged) { damaged_ = std::move(damaged); }
   /// Makes checkpoint.fallback_dir if one is named. @throws UserError if that fails
   void make_fallback_dir() const;
   /// checkpoint.fallback_dir, or the nearest folder above it while it is not there, cannot be written (fatal), or has no room for

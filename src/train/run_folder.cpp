@@ -16,12 +16,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Keeps the file that it is, unlike write_whole(): it is the one that is locked.
+/// Keeps the file that it is, unlike write_whole().
 void write_text(const fs::path& file, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
   std::ofstream out(file, std::ios::binary | mode);
   out << text;
   out.close();
   if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
+}
+
+/// Training does not depend on it.
+void create_trace_folder(const fs::path& folder, const Log& log) try {
+  io::create_folder(folder);
+} catch (const UserError& error) {
+  log.warning("there will be no trace: {}", error.what());
 }
 
 /// " (Slurm job 17, process 4711 on node7, since 2026-11-22T15:00:00Z)"; empty where it is not known. Of a job that was killed
@@ -95,7 +102,7 @@ void RunFolder::refuse_files_of_others() const {
 void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log) {
   constexpr auto kAdvice = "; choose another run.dir";
   io::create_folder(folder_ / "checkpoints", kAdvice);
-  if (more.traces) io::create_folder(folder_ / "trace", kAdvice);
+  if (more.traces) create_trace_folder(folder_ / "trace", log);
   if (!locked_) create_and_lock();
   checkpoint::remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
   // Now, and not at the first save after hours.
@@ -103,11 +110,18 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   write_text(probe, "");
   std::error_code ignored;
   fs::remove(probe, ignored);
-  write_text(config_file(), config);
+  if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   const fs::path metrics = folder_ / "metrics.jsonl";
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
-  if (more.tensorboard) events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
+  if (more.tensorboard) open_events(metrics, log);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
+}
+
+/// Training does not depend on them.
+void RunFolder::open_events(const fs::path& metrics, const Log& log) try {
+  events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
+} catch (const UserError& error) {
+  log.warning("nothing is written for TensorBoard: {}", error.what());
 }
 
 bool RunFolder::add_metrics(const std::string& line) {

@@ -50,6 +50,7 @@ class RunFolder {
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
   void wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const;
   void create_and_lock();
+  void open_events(const std::filesystem::path& metrics, const Log& log);
   void refuse_files_of_others() const;
 
   std::filesystem::path folder_;

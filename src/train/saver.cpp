@@ -87,16 +87,21 @@ struct Saver::Job {
     checkpoint::save_checkpoint(world, device, file, {tensors, pieces, state, texts}, settings);
     return steady_seconds() - begin;
   }
-  /// Collective.
-  void tidy(comm::World& world) const {
-    comm::agree(world, [&] {
-      if (world.rank() == 0) checkpoint::prune_checkpoints(run_dir, retention, refused);
-    });
+  /// Deletes what this checkpoint replaces, on rank 0. Returns why something is still there; empty: nothing is.
+  std::string tidy(const comm::World& world) const {
+    if (world.rank() != 0) return "";
+    try {
+      checkpoint::prune_checkpoints(run_dir, retention, refused);
+      return "";
+    } catch (const std::exception& error) {
+      return error.what();
+    }
   }
 };
 
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
+  run_.room.note_damaged(refused_beside({}));  // reading them finds more than opening them did
   if (run_.world.rank() == 0) warn_of_surplus();
   if (run_.config.checkpoint.content == CheckpointContent::weights) {
     run_.log.info(
@@ -168,7 +173,7 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
       saved(job.file, state.step, job.content, job.write(run_.world, run_.device));
     });
     if (!failure) {
-      job.tidy(run_.world);
+      tell_of_untidiness(job.tidy(run_.world));
       break;
     }
     if (save_in_fallback(job, failure)) break;
@@ -223,7 +228,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
       "the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}. The same command "
       "continues from it",
       job.state.step, elsewhere.file.string(), run_.config.run.dir);
-  elsewhere.tidy(run_.world);
+  tell_of_untidiness(elsewhere.tidy(run_.world));
   return true;
 }
 
@@ -269,11 +274,12 @@ void Saver::start(const checkpoint::TrainingState& state) {
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine.snapshot(), content, background_writers_);
   job.settings.progress = [work = run_.side_work] { work->move(); };
-  background_->start([job, &engine = run_.engine, work = run_.side_work](comm::World& world) {
+  background_->start([job, &engine = run_.engine, work = run_.side_work,
+                      untidiness = background_untidiness_](comm::World& world) {
     const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);
     comm::agree(world, [&] { engine.wait_for_snapshot(); });
     const double seconds = job.write(world, *device::make_cpu_device(1));
-    job.tidy(world);
+    *untidiness = job.tidy(world);
     return seconds;
   });
   saving_step_ = state.step;
@@ -291,6 +297,12 @@ void Saver::finish() {
   const double seconds = background_->finish();
   if (waits) stall_seconds_ += steady_seconds() - begin;
   saved(file_of(step), step, run_.config.checkpoint.content, seconds);
+  tell_of_untidiness(*background_untidiness_);
+}
+
+/// The checkpoint is saved, and the next one deletes what can be deleted then.
+void Saver::tell_of_untidiness(const std::string& reason) const {
+  if (!reason.empty()) run_.log.warning("older checkpoints stay: {}", reason);
 }
 
 bool Saver::abandon() {
@@ -318,6 +330,7 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
   std::erase_if(refused_,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
+  run_.room.note_damaged(refused_beside({}));
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
   run_.tell_saved(file, step, seconds);
 }

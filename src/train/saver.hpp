@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "llampi/checkpoint/background.hpp"
@@ -86,6 +87,7 @@ class Saver {
   void warn_of_surplus() const;
   Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
              CheckpointContent content, const std::shared_ptr<checkpoint::Writers>& writers) const;
+  void tell_of_untidiness(const std::string& reason) const;
   bool get_ready();
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
@@ -104,6 +106,8 @@ class Saver {
   std::shared_ptr<checkpoint::Writers> writers_ = std::make_shared<checkpoint::Writers>();
   /// Of the world of the thread that saves in the background; used by that thread alone.
   std::shared_ptr<checkpoint::Writers> background_writers_ = std::make_shared<checkpoint::Writers>();
+  /// As Job::tidy() returned it; written by that thread, and read once its save has come to its end.
+  std::shared_ptr<std::string> background_untidiness_ = std::make_shared<std::string>();
   std::unique_ptr<checkpoint::Background> background_;  ///< null: saves hold training up
 };
 

@@ -3,14 +3,16 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/streams.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
 namespace llampi::train {
 namespace {
@@ -95,10 +97,9 @@ void Trace::write(const std::filesystem::path& file) {
                       {"dur", (last_end - begin) * 1e6},
                       {"args", arguments}});
   }
-  std::ofstream out(file);
-  out << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() << "\n";
-  out.close();
-  if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
+  io::clear_leftovers(file, {});
+  io::write_whole(file, nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() + "\n",
+                  false);
   records_.clear();
 }
 
@@ -115,7 +116,16 @@ fsdp::Observer StepTraces::observer(const fsdp::Engine& engine, std::int64_t ste
 void StepTraces::write() {
   if (!trace_) return;
   const auto folder = std::filesystem::path(config_.run.dir) / "trace";
-  comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
+  const auto tell = [&](const std::exception& error) {
+    log_.warning("the trace of these steps is lost: {}", error.what());
+  };
+  try {
+    comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
+  } catch (const UserError& error) {  // on all ranks, as is the other one
+    tell(error);
+  } catch (const comm::CommonError& error) {
+    tell(error);
+  }
   if (world_.rank() == 0) remove_traces_of_more_ranks(folder, world_.size());
   trace_.reset();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
 
@@ -51,16 +52,18 @@ class Trace {
 class StepTraces {
  public:
   /// All of it outlives the traces.
-  StepTraces(comm::World& world, const Config& config) : world_(world), config_(config) {}
+  StepTraces(comm::World& world, const Config& config, const Log& log)
+      : world_(world), config_(config), log_(log) {}
 
   /// For the engine and this step; empty where it is not traced. Collective.
   fsdp::Observer observer(const fsdp::Engine& engine, std::int64_t step);
-  /// What was recorded, if anything was. Collective.
+  /// What was recorded, if anything was. A file that cannot be written is a warning: the run goes on. Collective.
   void write();
 
  private:
   comm::World& world_;
   const Config& config_;
+  const Log& log_;
   std::unique_ptr<Trace> trace_;  ///< while steps are traced
 };
 

@@ -29,7 +29,7 @@ class TrainingLoop {
       : run_(run),
         tally_(run.stopping),
         agreement_(run.world),
-        traces_(run.world, run.config),
+        traces_(run.world, run.config, run.log),
         not_finite_(run.config.train.not_finite, run.log) {}
 
   /// From the state of the run to its last step, or until it is told to stop; the state is saved then. Collective.

@@ -207,7 +207,8 @@ struct Retention {
 std::vector<std::filesystem::path> surplus_checkpoints(
     const std::filesystem::path& run_dir, const Retention& retention,
     const std::vector<std::filesystem::path>& damaged = {});
-/// Deletes them, and what is left unfinished. One rank calls it.
+/// Deletes them, and what is left unfinished. One rank calls it. @throws UserError if one of them cannot be
+/// deleted, once all others are
 void prune_checkpoints(const std::filesystem::path& run_dir, const Retention& retention,
                        const std::vector<std::filesystem::path>& damaged = {});
 

@@ -49,10 +49,17 @@ class TokenFileWriter {
     append(tokens);
     end_document();
   }
-  /// Ends a document under way, completes the file and gives it its name.
-  /// @throws UserError if the disk is full, or if something else than a token file has got that name
+  /// Ends a document under way and writes the whole file, on disk, under a temporary name. Nothing is appended
+  /// after it. @throws UserError if the disk is full
+  void complete(const TokenFileNotes& notes = {});
+  /// Gives the complete file its name. @throws UserError if something else than a token file has got that name
   /// meanwhile
-  void close(const TokenFileNotes& notes = {});
+  void place();
+  /// Both.
+  void close(const TokenFileNotes& notes = {}) {
+    complete(notes);
+    place();
+  }
 
  private:
   class Impl;

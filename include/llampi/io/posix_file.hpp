@@ -44,6 +44,11 @@ class PosixFile {
   /// Tells the operating system which bytes will be wanted next; it may do nothing about it.
   void read_ahead(std::int64_t offset, std::int64_t bytes) const;
   void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
+  /// Nothing is left from `bytes` on.
+  void truncate(std::int64_t bytes) const;
+  /// Makes `text` all that there is in it, on disk. Where there is no room for it, the file stays as it was, if the file
+  /// system can reserve room.
+  void replace_content(std::string_view text) const;
   void sync() const;
   /// Until it is closed; does not wait.
   Lock lock() const;

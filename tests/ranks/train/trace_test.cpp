@@ -599,5 +599,16 @@ TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
   }
 }
 
+TEST_F(Train, ATraceThatCannotBeWrittenDoesNotEndTheRun) {
+  const auto of_rank_0 = folder_ / "a" / "trace" / "rank-00000.json";
+  if (world().rank() == 0) fs::create_directories(of_rank_0);
+  world().barrier();
+  auto c = config("a");
+  c.log.trace = {1, 2};
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_TRUE(fs::exists(folder_ / "a/checkpoints" / "step-00000012.h5"));
+  EXPECT_TRUE(fs::is_empty(of_rank_0)) << "nothing is left";
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -46,6 +46,21 @@ class BenchCommand : public ::testing::Test {
   ScratchFolder folder_;
 };
 
+TEST_F(BenchCommand, TakesTheConfigurationOfRank0) {
+  const std::string options = " bench --config run.ini --steps 1 --steps-only --json a.json ";
+  const Ending ending =
+      shell(folder_.path(), std::string(MPIRUN) + " -n 1 env LLAMPI_TRAIN_GLOBAL_BATCH=8 " + LLAMPI_PROGRAM +
+                                options + " : -n 1 " + LLAMPI_PROGRAM + options);
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  const auto written = json("a.json");
+  for (const auto& row : written["rows"]) {
+    if (row["group"] != "step") continue;
+    EXPECT_NEAR(row["rate"].get<double>() * row["seconds"].get<double>(), 8 * 32, 1e-3) << row.dump();
+    return;
+  }
+  FAIL() << "no step";
+}
+
 TEST_F(BenchCommand, MeasuresEverythingAndWritesAMachineFileThatAPlanTakes) {
   const Ending first = bench("--folder . --json a.json --calibrate tiny.json", 2);
   ASSERT_EQ(first.status, 0) << first.err;

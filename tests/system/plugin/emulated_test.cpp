@@ -489,6 +489,15 @@ TEST_F(OnGpus, ChecksWhatComputes) {
   EXPECT_THAT(on_cpus.out, Not(HasSubstr("WRONG")));
 }
 
+// Pairs of ranks exchange while the third one waits; windows are opened by all ranks together.
+TEST_F(OnGpus, ChecksLinksOfAnOddNumberOfRanksWithWindows) {
+  const Ending check = llampi(
+      "check --config run.ini --skip-arithmetic --run.device=cuda --run.share_gpu=true --train.global_batch=6 "
+      "--fsdp.nccl_window=true",
+      3);
+  EXPECT_THAT(check.out, ContainsRegex("\n(PASS|FAIL)  links ")) << check.out << check.err;
+}
+
 // `auto`: GPUs where there is a driver and one for each rank, else CPUs.
 TEST_F(OnGpus, AutoTakesGpusWhereEveryRankCanHaveOne) {
   const std::string train = "train --config run.ini --train.steps=1 --run.dir=";

@@ -41,10 +41,12 @@ TEST(OutputFile, ReplacesNoFileOfAnotherKind) {
   EXPECT_EQ(read_text(folder / "mine"), "page");
 }
 
-TEST(OutputFile, NeedsItsFolder) {
+TEST(OutputFile, MakesItsFolder) {
   const TemporaryFolder folder;
-  EXPECT_THAT(user_error([&] { output_at(folder / "none/new").write("page"); }),
-              HasSubstr("No such file or directory"));
+  output_at(folder / "none/new").write("page");
+  EXPECT_EQ(read_text(folder / "none/new"), "page");
+  EXPECT_THAT(user_error([&] { output_at(folder / "none/new/file").write("page"); }),
+              HasSubstr("Not a directory"));
 }
 
 }  // namespace

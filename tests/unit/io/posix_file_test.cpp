@@ -10,6 +10,7 @@
 
 #include "llampi/core/error.hpp"
 #include "support/files.hpp"
+#include "support/full_disk.hpp"
 
 namespace llampi::test {
 namespace {
@@ -43,6 +44,23 @@ TEST(PosixFile, SaysWhyItCannotBeRead) {
             (folder / "none").string() + " cannot be read: No such file or directory");
   // It can be opened, and reading it at offset 0 fails with EIO, as on a failing disk.
   EXPECT_THROW(io::read_whole("/proc/self/mem"), CallError);
+}
+
+// A file that may not grow stands for a disk that is full.
+TEST(PosixFile, KeepsItsContentWhereThereIsNoRoomForAnother) {
+  const TemporaryFolder folder;
+  write_text(folder / "file", "a line\n");
+  const auto file = io::PosixFile::open_for_writing(folder / "file");
+  {
+    const FullDisk full;
+    EXPECT_THAT(user_error([&] { file.replace_content("another line, and a longer one\n"); }),
+                HasSubstr("file cannot be written"));
+  }
+  EXPECT_EQ(io::read_whole(folder / "file"), "a line\n");
+  for (const std::string text : {"another line, and a longer one\n", "short\n", ""}) {
+    file.replace_content(text);
+    EXPECT_EQ(io::read_whole(folder / "file"), text);
+  }
 }
 
 }  // namespace

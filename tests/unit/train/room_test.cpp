@@ -151,6 +151,17 @@ TEST_F(RoomOfRun, IsMadeByAnOldCheckpointOnlyWhereAnotherStays) {
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2) << "both stay for good";
 }
 
+TEST_F(RoomOfRun, KeepsTheOnlyWholeCheckpointOnceAnotherIsKnownToBeDamaged) {
+  config_.checkpoint.keep = 2;
+  for (const int step : {2, 4}) have(step);
+  free_is(10);
+  Room of_run = room();
+  of_run.note_damaged({checkpoint::checkpoint_path(config_.run.dir, 4)});  // found when it was read
+  of_run.make_some(log_);
+  EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2);
+  EXPECT_THAT(lines_, IsEmpty());
+}
+
 TEST_F(RoomOfRun, DeletesNothingWhereThatIsNotEnough) {
   config_.checkpoint.keep = 2;
   for (const int step : {2, 4}) have(step);

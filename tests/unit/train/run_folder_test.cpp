@@ -9,9 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "llampi/core/error.hpp"
 #include "llampi/train/run_text.hpp"
+#include "support/full_disk.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/run_folder.hpp"
 
@@ -60,6 +62,35 @@ TEST(RunFolder, IsMadeAndTidied) {
   EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
   EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
   EXPECT_TRUE(again.metrics().ends_with_step(1));
+}
+
+/// As a job that ended for want of room left it: the next one saves into checkpoint.fallback_dir.
+TEST(RunFolder, IsOpenedOnAFullDisk) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  opened(run, "[run]\n");
+  const std::string kept = "{\"step\": 1, \"loss\": 2}\n";
+  write(run / "metrics.jsonl", kept + "{\"step\": 2, \"loss\": 1}\n{\"st");
+  write(run / "history.jsonl", "{\"event\": \"start\"}\n{\"eve");
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  {
+    RunFolder again(run, log, 0.2);
+    const FullDisk full;
+    again.open("[run]\n", {.tensorboard = true}, 1, log);
+    EXPECT_FALSE(again.add_metrics("{\"step\": 2}\n")) << "there is no room";
+    EXPECT_THAT(again.metrics().unwritten(), HasSubstr("\"step\": 2"));
+  }
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), kept);
+  EXPECT_EQ(io::read_whole(run / "history.jsonl"), "{\"event\": \"start\"}\n{\"eve")
+      << "only ever appended to";
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("nothing is written for TensorBoard")));
+
+  RunFolder changed(run, Log(), 0.2);
+  const FullDisk full;
+  EXPECT_THROW(changed.open("[run]\nseed = 7\n", {}, 1), UserError);
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n") << "it is whole";
 }
 
 TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
