@@ -80,9 +80,9 @@ int report_command(const Arguments& arguments) {
                               .kind = "a page that llampi report wrote",
                               .is_own = report::is_page,
                               .overwrite = request.overwrite};
-  output.check();
   std::vector<report::Run> runs;
   for (const auto& folder : folders) runs.push_back(report::read_run(folder));
+  output.check();
   const std::string text = report::page(runs, unix_seconds());
   io::clear_leftovers(output.path, console_log(true, stderr));
   output.write(text);

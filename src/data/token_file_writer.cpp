@@ -174,7 +174,11 @@ class TokenFileWriter::Impl {
 };
 
 io::OutputFile token_file_output(const std::filesystem::path& path, bool overwrite) {
-  return {io::follow_links(path), "a token file that llampi wrote", is_llampi_token_file, overwrite};
+  return {.path = io::follow_links(path),
+          .kind = "a token file that llampi wrote",
+          .is_own = is_llampi_token_file,
+          .overwrite = overwrite,
+          .makes_folder = true};
 }
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary,

@@ -93,7 +93,6 @@ class AnswersFile {
     comm::on_rank_0(world_, [&] {
       output_.check();
       io::clear_leftovers(output_.path, log);
-      io::create_folder(output_.path.parent_path());
       temporary_.emplace(io::temporary_beside(output_.path));
       file_ = io::PosixFile::create(temporary_->path());
     });

@@ -15,6 +15,9 @@ namespace fs = std::filesystem;
 
 void OutputFile::check() const {
   std::error_code ignored;
+  const fs::path folder = path.parent_path();
+  if (!makes_folder && !folder.empty() && !fs::is_directory(folder, ignored))
+    throw_user_error("{}: there is no folder {}; create it, or name another file", name(), folder.string());
   const auto status = fs::status(path, ignored);
   if (!fs::exists(status)) return;
   if (fs::is_directory(status)) throw_user_error("{} is a folder: give the name of a file", name());
@@ -35,7 +38,6 @@ void OutputFile::place(const fs::path& temporary) const {
 }
 
 void OutputFile::write(std::string_view text) const {
-  create_folder(path.parent_path());
   const TemporaryFile temporary(temporary_beside(path));
   const auto file = PosixFile::create(temporary.path());
   file.write_at(0, std::as_bytes(std::span(text)));

@@ -92,11 +92,6 @@ PrometheusFile::PrometheusFile(fs::path file, std::string run, const Log& log)
                               .option = "log.prometheus",
                               .advice = "name another file"};
   output.check();
-  std::error_code ignored;
-  const fs::path folder = file_.has_parent_path() ? file_.parent_path() : ".";
-  if (!fs::is_directory(folder, ignored))
-    throw_user_error("{}: there is no folder {}; create it, or name another file", output.name(),
-                     folder.string());
   io::clear_leftovers(file_, {});
 }
 

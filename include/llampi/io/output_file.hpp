@@ -16,12 +16,13 @@ struct OutputFile {
   std::filesystem::path path;
   std::string kind;  ///< "a token file": what is_own() is true for
   std::function<bool(const std::filesystem::path&)> is_own;
-  bool overwrite = false;  ///< any regular file may be replaced
+  bool overwrite = false;     ///< any regular file may be replaced
+  bool makes_folder = false;  ///< its writer makes the folder where there is none
   std::string option =
       {};  ///< that names the path, for messages: "log.prometheus"; empty: they begin with the path
   std::string advice = "name another file, or replace it with --overwrite";  ///< where a file is not replaced
 
-  /// For before the work begins. @throws UserError if something else is there
+  /// For before the work begins. @throws UserError if something else is there, or no folder
   void check() const;
   std::string name() const {
     return (option.empty() ? "" : option + " = ") + path.string();
@@ -29,8 +30,7 @@ struct OutputFile {
   /// Gives a file, written and synced, its name: where nothing was, nothing that has come meanwhile is
   /// replaced but by the same rule. @throws UserError as check() does; then the temporary file is still there
   void place(const std::filesystem::path& temporary) const;
-  /// Writes a whole file under a temporary name and places it, in a folder that is created where there is none.
-  /// @throws Error, and then leaves no file
+  /// Writes a whole file under a temporary name and places it. @throws Error, and then leaves nothing
   void write(std::string_view text) const;
 };
 

@@ -285,7 +285,7 @@ TEST_F(Convert, SaysWhatIsWrong) {
   EXPECT_THAT(complaint(1, "evaluate --weights there --data text --seq-len 8"),
               HasSubstr("make a token file with `llampi tokenize`"));
   EXPECT_THAT(complaint(2, "import --weights there --output absent/new.h5"),
-              HasSubstr("absent: no such folder; make room there, or name another --output"));
+              HasSubstr("there is no folder absent; create it, or name another file"));
   std::string other = kModel;
   other.replace(other.find("\"intermediate_size\": 48"), 23, "\"intermediate_size\": 52");
   folder_.write("there/config.json", other);

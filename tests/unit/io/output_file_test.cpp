@@ -41,12 +41,15 @@ TEST(OutputFile, ReplacesNoFileOfAnotherKind) {
   EXPECT_EQ(read_text(folder / "mine"), "page");
 }
 
-TEST(OutputFile, MakesItsFolder) {
+TEST(OutputFile, NeedsItsFolder) {
   const TemporaryFolder folder;
-  output_at(folder / "none/new").write("page");
-  EXPECT_EQ(read_text(folder / "none/new"), "page");
-  EXPECT_THAT(user_error([&] { output_at(folder / "none/new/file").write("page"); }),
-              HasSubstr("Not a directory"));
+  auto output = output_at(folder / "none/new");
+  EXPECT_EQ(user_error([&] { output.check(); }), output.path.string() + ": there is no folder " +
+                                                     (folder / "none").string() +
+                                                     "; create it, or name another file");
+  EXPECT_THAT(user_error([&] { output.write("page"); }), HasSubstr("none/new"));
+  output.makes_folder = true;  // by whoever writes it
+  EXPECT_NO_THROW(output.check());
 }
 
 }  // namespace
