@@ -113,6 +113,33 @@ TEST(Weights, ImportedIntoACheckpoint) {
   EXPECT_EQ(pieces.differences(), 0);
 }
 
+/// Weights with a tensor that cannot be read.
+class Unreadable final : public WeightsSource {
+ public:
+  explicit Unreadable(const WeightsSource& source) : source_(source) {}
+  fs::path path() const override { return source_.path(); }
+  const std::vector<TensorInfo>& tensors() const override { return source_.tensors(); }
+  void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
+    if (tensor == 1) throw_user_error("x.safetensors: it is F64; convert it first");
+    source_.read(tensor, begin, elements, values);
+  }
+
+ private:
+  const WeightsSource& source_;
+};
+
+TEST(Weights, ImportedTellWhatIsWrongWithThem) {
+  const Exported exported({});
+  const auto source = open_safetensors(exported.folder(), false);
+  const fs::path imported = exported.folder().parent_path() / "imported.h5";
+  const std::string message =
+      message_of<UserError>([&] { import_weights(test_world(), Unreadable(*source), imported, kTexts); });
+  EXPECT_THAT(message, AllOf(HasSubstr("x.safetensors: it is F64; convert it first"),
+                             ::testing::Not(HasSubstr("make room"))));
+  wait_for_all_ranks();
+  EXPECT_FALSE(fs::exists(imported));
+}
+
 TEST(Weights, FoldersThatHoldWeightsAreLeftAlone) {
   const Exported exported({});
   const auto source = open_checkpoint_weights(exported.checkpoint());
