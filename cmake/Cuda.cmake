@@ -64,10 +64,10 @@ if(NOT LLAMPI_CUBLASLT_INCLUDE_DIR OR NOT LLAMPI_CUBLASLT_LIBRARY)
   list(APPEND missing "cuBLASLt (or set CUBLAS_ROOT)")
 endif()
 
-find_package(NCCL 2.19 QUIET MODULE)
+find_package(NCCL 2.27 QUIET MODULE) # older ones lack names and windows of communicators
 if(NOT NCCL_FOUND)
   if(NCCL_VERSION)
-    list(APPEND missing "NCCL 2.19 or newer (there is ${NCCL_VERSION})")
+    list(APPEND missing "NCCL 2.27 or newer (there is ${NCCL_VERSION})")
   else()
     list(APPEND missing "NCCL (or set NCCL_ROOT)")
   endif()

@@ -339,7 +339,7 @@ class EmulatedLibrary final : public comm::nccl::Library {
  public:
   std::string version() const override { return "emulated NCCL 2.19"; }  // the oldest that is accepted
 
-  bool has_windows() const override { return true; }
+  bool is_supported() const override { return true; }
   bool has_copy_engines() const override { return false; }
 
   Result make_id(UniqueId& id) override {

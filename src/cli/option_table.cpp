@@ -285,7 +285,7 @@ Table fsdp_options(train::Config& c) {
        "maximum number of thread blocks (multiprocessors) that a NCCL collective uses; 0: NCCL decides",
        {.range = {0, 64}}},
       {"fsdp.nccl_window", &c.fsdp.nccl_window,
-       "register parameters and gradients as a symmetric window of each NCCL communicator (NCCL 2.27 or newer)"},
+       "register parameters and gradients as a symmetric window of each NCCL communicator"},
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "all-gather parameters with copy engines instead of multiprocessors where NCCL supports it (2.28 or "
        "newer); requires fsdp.nccl_window = true"},

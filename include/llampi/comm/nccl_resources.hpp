@@ -6,9 +6,8 @@ namespace llampi::comm {
 
 /// All off: NCCL decides. Collectives that overlap with computation take one multiprocessor from it for each CTA (thread block).
 struct NcclResources {
-  int max_ctas = 0;  ///< of a communicator; 0: NCCL decides
-  bool window =
-      false;  ///< memory that travels is registered as a symmetric window of each group; NCCL 2.27 or newer
+  int max_ctas = 0;     ///< of a communicator; 0: NCCL decides
+  bool window = false;  ///< memory that travels is registered as a symmetric window of each group
   bool copy_engines =
       false;  ///< gathers without multiprocessors, where NCCL can; needs `window`; NCCL 2.28 or newer
   /// The communicators of a group are split from its first one and share its connections and buffers (ncclCommSplit, splitShare).

@@ -89,7 +89,6 @@ class NcclCommunicator final : public LibraryCommunicator {
     return handle() == nullptr ? Result{Result::State::failed, "ncclCommSplit left no communicator"}
                                : state_of(handle());
   }
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   // The window is there when the call is done, which for a communicator that does not block may be later.
   Result open_window(void* data, std::size_t bytes) override {
     return result_of(ncclCommWindowRegister(handle_, data, bytes, &windows_[data], NCCL_WIN_COLL_SYMMETRIC));
@@ -101,12 +100,6 @@ class NcclCommunicator final : public LibraryCommunicator {
     windows_.erase(window);
     return handle == nullptr ? Result() : result_of(ncclCommWindowDeregister(handle_, handle));
   }
-#else
-  Result open_window(void*, std::size_t) override {
-    return {Result::State::failed, "windows need NCCL 2.27 or newer"};
-  }
-  Result close_window(void*) override { return {}; }
-#endif
   Result finalize() override { return result_of(ncclCommFinalize(handle_)); }
   Result destroy() override { return result_of(ncclCommDestroy(handle_)); }
 
@@ -155,10 +148,8 @@ class NcclCommunicator final : public LibraryCommunicator {
 
   ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;  ///< which NCCL may read until it is connected
   mutable ncclComm_t handle_ = nullptr;
-  ncclComm_t parent_ = nullptr;  ///< from which it is being split
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  ncclComm_t parent_ = nullptr;            ///< from which it is being split
   std::map<void*, ncclWindow_t> windows_;  ///< by what they are on; null: NCCL had no use for one
-#endif
 };
 
 ncclComm_t handle_of(const LibraryCommunicator& communicator) {
@@ -172,9 +163,7 @@ class Nccl final : public Library {
     if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
     return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
   }
-  bool has_windows() const override {
-    return NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0) && is_at_least(22700);
-  }
+  bool is_supported() const override { return is_at_least(22700); }
 #ifdef NCCL_CTA_POLICY_ZERO
   bool has_copy_engines() const override { return is_at_least(22800); }
 #else

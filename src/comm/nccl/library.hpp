@@ -94,9 +94,10 @@ class Library {
   virtual ~Library() = default;
 
   virtual std::string version() const = 0;  ///< "NCCL 2.28.9"
-  /// Whether LibraryCommunicator::open_window() and Membership::copy_engines can be had.
-  virtual bool has_windows() const = 0;
-  virtual bool has_copy_engines() const = 0;
+  /// Whether it is 2.27 or newer. Older ones lack names and windows of communicators, and below 2.26 nothing orders the kernels of several
+  /// communicators of a GPU (NCCL_LAUNCH_ORDER_IMPLICIT), which may then hang.
+  virtual bool is_supported() const = 0;
+  virtual bool has_copy_engines() const = 0;  ///< Membership::copy_engines can be had
   virtual Result make_id(UniqueId& id) = 0;
   /// Collective over the ranks of the id. `made` stays null if there is no communicator yet that could be
   /// aborted.

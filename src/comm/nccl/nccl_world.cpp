@@ -34,8 +34,9 @@ NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
       options_(options),
       session_(std::make_shared<Session>(gpu.cuda.gpu(), format_rank(mpi.rank(), mpi.topology().host),
                                          options.patience)) {
-  if (options.resources.window && !library().has_windows())
-    throw_user_error("fsdp.nccl_window = true needs NCCL 2.27 or newer, and this is {}", library().version());
+  if (!library().is_supported())
+    throw_user_error("NCCL 2.27 or newer is needed, and {} was loaded; set LD_LIBRARY_PATH to a newer one",
+                     library().version());
   if (options.resources.copy_engines && !library().has_copy_engines())
     throw_user_error("fsdp.nccl_copy_engines = true needs NCCL 2.28 or newer, and this is {}",
                      library().version());
