@@ -87,11 +87,21 @@ bool parse_weight(const Json& message, const std::string& where) {
   return *weight == 1;
 }
 
+/// No template of this program writes them: a model trained without them would end its turn where it is to call a tool.
+void refuse_tool_calls(const Json& message, const std::string& where) {
+  for (const char* key : {"tool_calls", "function_call"}) {
+    const auto found = message.find(key);
+    if (found == message.end() || found->is_null() || found->empty()) continue;
+    throw_user_error("{}\"{}\" is not supported: no chat template here writes calls of tools", where, key);
+  }
+}
+
 tokenizer::Message parse_message(const Json& json, std::size_t number) {
   const std::string where = fmt::format("message {}: ", number);
   if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
   tokenizer::Message message;
   message.role = parse_role(text_in(json, "role", where), where);
+  refuse_tool_calls(json, where);
   message.content = message.role == tokenizer::ChatRole::system ? text_in(json, "content", where)
                                                                 : full_text_in(json, "content", where);
   message.trained = parse_weight(json, where);
