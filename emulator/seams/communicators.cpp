@@ -337,7 +337,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
 
 class EmulatedLibrary final : public comm::nccl::Library {
  public:
-  std::string version() const override { return "emulated NCCL 2.19"; }  // the oldest that is accepted
+  std::string version() const override { return "emulated NCCL 2.27"; }  // the oldest that is accepted
 
   bool is_supported() const override { return true; }
   bool has_copy_engines() const override { return false; }

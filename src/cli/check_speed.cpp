@@ -23,10 +23,7 @@ constexpr double kSeconds = 0.2;  // for each collective, at each size
 
 /// The ranks of this job, as the plan takes them.
 train::RunShape shape_of_job(const comm::Topology& topology, const measure::Result& measured) {
-  train::RunShape shape;
-  shape.ranks = static_cast<int>(topology.node_of_rank.size());
-  shape.node_ranks.assign(static_cast<std::size_t>(topology.nodes), 0);
-  for (const int node : topology.node_of_rank) ++shape.node_ranks[static_cast<std::size_t>(node)];
+  train::RunShape shape = train::shape_of(topology);
   shape.threads = measured.threads;
   if (measured.gpu != "cpu") shape.hardware = train::Hardware::gpu;
   return shape;

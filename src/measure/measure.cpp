@@ -81,24 +81,18 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
 
 /// The same on all ranks, which are to compile the same steps by it: what every rank has. Collective.
 train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, int threads) {
-  const auto& topology = world.topology();
   const auto& gpu = compute.gpu_properties;
-  std::int64_t most[] = {threads, topology.local_ranks, -gpu.memory_bytes, -(100 * gpu.major + gpu.minor)};
+  std::int64_t most[] = {threads, -gpu.memory_bytes, -(100 * gpu.major + gpu.minor)};
   world.max(std::span(most));
-  train::RunShape shape{.ranks = world.size(),
-                        .ranks_per_node = static_cast<int>(most[1]),
-                        .threads = static_cast<int>(most[0])};
-  if (!topology.uniform) {
-    shape.node_ranks.resize(static_cast<std::size_t>(topology.nodes));
-    for (const int node : topology.node_of_rank) ++shape.node_ranks[static_cast<std::size_t>(node)];
-  }
+  train::RunShape shape = train::shape_of(world.topology());
+  shape.threads = static_cast<int>(most[0]);
   if (compute.on_gpu()) {
     shape.hardware = train::Hardware::gpu;
     shape.memory = {
-        .backend = comm::Backend::nccl, .device_bytes = -most[2], .ranks_per_node = shape.ranks_per_node};
+        .backend = comm::Backend::nccl, .device_bytes = -most[1], .ranks_per_node = shape.ranks_per_node};
     shape.gpu = gpu.name;
-    shape.gpu_major = static_cast<int>(-most[3] / 100);
-    shape.gpu_minor = static_cast<int>(-most[3] % 100);
+    shape.gpu_major = static_cast<int>(-most[2] / 100);
+    shape.gpu_minor = static_cast<int>(-most[2] % 100);
   }
   return shape;
 }

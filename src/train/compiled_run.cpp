@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
@@ -10,6 +11,15 @@
 #include "train/inputs.hpp"
 
 namespace llampi::train {
+
+RunShape shape_of(const comm::Topology& topology) {
+  RunShape shape;
+  shape.ranks = static_cast<int>(topology.node_of_rank.size());
+  shape.node_ranks.assign(static_cast<std::size_t>(topology.nodes), 0);
+  for (const int node : topology.node_of_rank) ++shape.node_ranks[static_cast<std::size_t>(node)];
+  shape.ranks_per_node = std::ranges::max(shape.node_ranks);
+  return shape;
+}
 
 RunShape resolved(RunShape shape, const Config& config) {
   if (shape.ranks_per_node == 0 || shape.ranks_per_node > shape.ranks) shape.ranks_per_node = shape.ranks;

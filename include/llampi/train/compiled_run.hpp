@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
 #include "llampi/plan/planned_memory.hpp"
@@ -24,6 +25,8 @@ struct RunShape {
   int gpu_major = 9, gpu_minor = 0;  ///< its compute capability
 };
 
+/// The ranks of a running job, node by node.
+RunShape shape_of(const comm::Topology& topology);
 /// With automatic values replaced by the resulting numbers; ranks_per_node is the most of any node then.
 RunShape resolved(RunShape shape, const Config& config);
 /// The node of each rank. @param shape resolved
