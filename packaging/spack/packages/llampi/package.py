@@ -36,7 +36,7 @@ class Llampi(CMakePackage, CudaPackage):
     depends_on("blas", when="gemm=cblas")
     with when("+cuda"):
         depends_on("cuda@12:")
-        depends_on("nccl@2.19:")
+        depends_on("nccl@2.27:")
         depends_on("cudnn@9:", when="+cudnn")
 
     conflicts("%gcc@:11", msg="llampi is C++20: g++ 12, clang++ 14 or newer")
