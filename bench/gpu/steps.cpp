@@ -46,8 +46,8 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   const bool divides = o.micro_batch == "auto";
   if (divides) options.micro_batches *= static_cast<int>(std::exchange(options.batch.sequences, 1));
   const device::GpuProperties& gpu = machine.properties;
-  const bool keeps_dp =
-      machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "native";
+  const bool keeps_dp = machine.gpu && device::deterministic_attention_keeps_dp(gpu.major) &&
+                        o.deterministic && o.attention != "native";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
   if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
   if (o.logits_workspace >= 0) options.batch.logits_bytes = o.logits_workspace << 20;

@@ -98,6 +98,10 @@ io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
 /// hold_output(); then what is in it is looked at.
 io::PosixFile open_output(const ExportRequest& request, const Log& log) {
   io::PosixFile folder = hold_output(request, log);
+  // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
+  if (is_path_there(request.output / kPeftConfig))
+    throw_user_error("{} holds an adapter ({}), and a model needs a folder of its own; choose another folder",
+                     request.output.string(), kPeftConfig);
   if (request.overwrite) return folder;
   if (is_path_there(request.output / "config.json"))
     throw_user_error(

@@ -6,13 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "llampi/core/clock.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -71,7 +74,10 @@ TerminalSize terminal_size(std::FILE* stream) {
   return {size.ws_col, size.ws_row};
 }
 
-void print(const std::string& text) { write(text, stdout); }
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+}
 
 void print_summary(const std::string& message) {
   constexpr std::size_t kLongest = 4000;

@@ -21,7 +21,7 @@ struct TerminalSize {
 /// Of the terminal that the stream is; the usual one where it is none.
 TerminalSize terminal_size(std::FILE* stream);
 
-/// On standard output, at once.
+/// On standard output, at once. @throws Error if it cannot be written, as where a disk is full
 void print(const std::string& text);
 
 /// "llampi: <message>", one line on standard error, in one piece so that ranks do not mix.

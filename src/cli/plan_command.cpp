@@ -259,7 +259,7 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
 bool lacks_workspace(const train::Config& config, const train::RunShape& shape, const train::CompiledRun& run,
                      const plan::PlanReport& report) {
   const bool needs = report.on_gpu() && report.knows_memory() &&
-                     shape.gpu_major < device::kFirstGpuWithoutDp && config.run.deterministic &&
+                     device::deterministic_attention_keeps_dp(shape.gpu_major) && config.run.deterministic &&
                      config.run.attention != device::GpuAttention::native &&
                      report.precision.compute != DType::float32;
   const auto lacks = [&](const model::LayerSpec& spec) {

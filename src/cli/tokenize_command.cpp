@@ -176,7 +176,12 @@ std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number
 void print_text(const tokenizer::Tokenizer& tokenizer) {
   std::string line;
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
-    print(tokenizer.decode(parse_ids(line, number)) + "\n");
+    const auto ids = parse_ids(line, number);
+    try {
+      print(tokenizer.decode(ids) + "\n");
+    } catch (const UserError& error) {
+      throw_user_error("line {} of standard input: {}", number, error.what());
+    }
   }
 }
 

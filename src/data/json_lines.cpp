@@ -87,12 +87,15 @@ bool parse_weight(const Json& message, const std::string& where) {
   return *weight == 1;
 }
 
-/// No template of this program writes them: a model trained without them would end its turn where it is to call a tool.
-void refuse_tool_calls(const Json& message, const std::string& where) {
-  for (const char* key : {"tool_calls", "function_call"}) {
-    const auto found = message.find(key);
-    if (found == message.end() || found->is_null() || found->empty()) continue;
-    throw_user_error("{}\"{}\" is not supported: no chat template here writes calls of tools", where, key);
+/// No template of this program writes tools or calls of them: a model trained without the calls would end its turn where
+/// it is to call a tool, and one trained without the tools would answer as if it had none.
+/// @param where of the object in the line, for messages: "", "message 3: "
+void refuse_tools(const Json& object, std::initializer_list<const char*> keys, const std::string& where) {
+  for (const char* key : keys) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null() || found->empty()) continue;
+    throw_user_error("{}\"{}\" is not supported: no chat template here writes tools or their calls", where,
+                     key);
   }
 }
 
@@ -101,7 +104,7 @@ tokenizer::Message parse_message(const Json& json, std::size_t number) {
   if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
   tokenizer::Message message;
   message.role = parse_role(text_in(json, "role", where), where);
-  refuse_tool_calls(json, where);
+  refuse_tools(json, {"tool_calls", "function_call"}, where);
   message.content = message.role == tokenizer::ChatRole::system ? text_in(json, "content", where)
                                                                 : full_text_in(json, "content", where);
   message.trained = parse_weight(json, where);
@@ -119,6 +122,7 @@ std::string parse_text_line(std::string_view line, const std::string& field) {
 
 tokenizer::Conversation parse_conversation(std::string_view line) {
   const Json json = parse_object(line);
+  refuse_tools(json, {"tools", "functions"}, "");
   const auto messages = json.find("messages");
   if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
     return {{tokenizer::ChatRole::user, full_text_in(json, "prompt")},

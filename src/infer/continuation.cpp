@@ -2,6 +2,7 @@
 #include "infer/continuation.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
@@ -14,6 +15,23 @@ namespace {
 // Of a pass: one row costs as much as a few, because reading the weights does, and a prompt goes in by so
 // many.
 constexpr std::int64_t kTokens = 16;
+
+/// Of a rank's sequence; the largest of all ranks counts.
+enum class Progress : std::int64_t { ended, goes_on, not_finite };
+
+/// Whether any rank goes on. Collective. @throws UserError on all ranks, if one has logits that are not finite
+bool any_goes_on(comm::World& world, Progress here) {
+  const auto most = static_cast<Progress>(comm::max_over_ranks(world, static_cast<std::int64_t>(here)));
+  if (most == Progress::not_finite)
+    throw_user_error(
+        "the model computes logits that are NaN or infinite, so no token can be chosen: its weights are not finite, or "
+        "too large; take an earlier checkpoint");
+  return most == Progress::goes_on;
+}
+
+bool are_finite(const std::vector<double>& logits) {
+  return std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); });
+}
 
 }  // namespace
 
@@ -55,18 +73,23 @@ Continued continue_sequence(comm::World& world, fsdp::Engine& engine, const Begi
   Continuation continuation(engine);
   std::int32_t next = 0;
   std::span<const std::int32_t> waiting = beginning.tokens;
-  bool goes_on = !waiting.empty() && beginning.most > 0;
-  while (comm::on_any_rank(world, goes_on)) {
+  auto progress = waiting.empty() || beginning.most < 1 ? Progress::ended : Progress::goes_on;
+  while (any_goes_on(world, progress)) {
+    const bool goes_on = progress == Progress::goes_on;
     if (!goes_on) waiting = {};
     auto logits = continuation.pass(waiting);
     if (!goes_on || !waiting.empty()) continue;
+    if (!are_finite(logits)) {
+      progress = Progress::not_finite;
+      continue;
+    }
     next = choose(logits, std::ssize(result.tokens));
     result.stopped = std::ranges::find(stop, next) != stop.end();
     if (!result.stopped) {
       result.tokens.push_back(next);
       if (added) added(next);
     }
-    goes_on = !result.stopped && std::ssize(result.tokens) < beginning.most;
+    if (result.stopped || std::ssize(result.tokens) >= beginning.most) progress = Progress::ended;
     waiting = {&next, 1};
   }
   return result;

@@ -45,8 +45,9 @@ struct Continued {
 };
 
 /// Continues a sequence on each rank, until all have come to an end. Collective.
-/// @param choose the next token from logits [V]; `index` counts the tokens added
+/// @param choose the next token from logits [V], all finite; `index` counts the tokens added
 /// @param added called with each token as it is chosen
+/// @throws UserError on all ranks, if the model of one computes logits that are not finite
 Continued continue_sequence(
     comm::World& world, fsdp::Engine& engine, const Beginning& beginning,
     const std::vector<std::int32_t>& stop,

@@ -38,13 +38,14 @@ std::string where(const std::filesystem::path& file, std::int64_t line) {
 Question make_question(const TextModel& model, const std::string& line, const std::string& place,
                        std::int64_t max_tokens) {
   Question question;
-  std::string whole;  // the answer with its thoughts, if the file has them
+  std::string whole;  // the answer with its thoughts, if the file has them, as the model would write it
   try {
     tokenizer::Conversation conversation = data::parse_conversation(line);
     if (conversation.back().role != tokenizer::ChatRole::assistant)
       throw_user_error("the last message must be the assistant's: the expected answer");
-    whole = conversation.back().content;
-    question.right = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, whole));
+    const auto& answer = conversation.back();
+    question.right = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, answer.content));
+    whole = answer.reasoning.value_or("") + answer.content;
     conversation.pop_back();
     if (conversation.empty()) throw_user_error("there is no message before the answer");
     question.text = conversation.back().content;

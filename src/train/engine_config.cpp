@@ -76,8 +76,8 @@ bool keeps_dp(const Config& c) {
 }  // namespace
 
 bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major) {
-  return hardware == Hardware::gpu && gpu_major < device::kFirstGpuWithoutDp && keeps_dp(config) &&
-         !config.run.attention_workspace;
+  return hardware == Hardware::gpu && device::deterministic_attention_keeps_dp(gpu_major) &&
+         keeps_dp(config) && !config.run.attention_workspace;
 }
 
 bool decides_logits(const Config& config, Hardware hardware) {

@@ -14,6 +14,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/infer/engine_weights.hpp"
 #include "llampi/infer/session.hpp"
+#include "llampi/train/run_text.hpp"
 #include "train/inputs.hpp"
 #include "train/tokenizer_check.hpp"
 
@@ -30,6 +31,13 @@ std::int64_t seq_len_of(const data::TokenFile& data, const std::filesystem::path
     throw_user_error("neither {} nor {} says with which sequence length to evaluate; give --seq-len",
                      weights.string(), data.path().string());
   return seq_len;
+}
+
+/// As the run that made a checkpoint evaluated: data.document_mask.
+bool masks_documents(const std::filesystem::path& weights) {
+  return checkpoint::identify(weights) != checkpoint::FileKind::checkpoint ||
+         read_run_text(checkpoint::read_checkpoint_summary(weights).texts.run_config)
+                 .value("data.document_mask") != "false";
 }
 
 }  // namespace
@@ -76,10 +84,13 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
 Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                     const std::filesystem::path& data, EvaluateOptions o, const Log& log) {
   std::unique_ptr<data::TokenFile> file;
+  bool document_mask = true;
   comm::agree(world, [&] {
     file = std::make_unique<data::TokenFile>(data);
-    if (o.seq_len == 0)
-      o.seq_len = seq_len_of(*file, std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights);
+    const auto& trained = std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights;
+    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, trained);
+    document_mask = masks_documents(trained);
+    if (!document_mask) log.info("data.document_mask = false, as {} was trained", trained.string());
     check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
@@ -90,8 +101,10 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
   const auto session =
       infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log, o.adapter);
-  const data::BatchOptions options{
-      .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
+  const data::BatchOptions options{.seq_len = o.seq_len,
+                                   .micro_batch = o.micro_batch,
+                                   .document_mask = document_mask,
+                                   .vocabulary = session.config.vocab_size};
   const Evaluation result = *evaluate_file(world, *session.engine, *file, options);
   if (result.tokens == 0) log.warning("{} has no valid labels, so it has no loss", data.string());
   return result;

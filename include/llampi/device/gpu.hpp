@@ -22,8 +22,9 @@ namespace llampi::device {
 /// The least compute capability, with which the kernels' asynchronous copies came.
 inline constexpr int kOldestGpu = 8;
 
-/// The compute capability (Blackwell's) from which on deterministic gradients of attention by cuDNN keep nothing.
-inline constexpr int kFirstGpuWithoutDp = 10;
+/// Whether cuDNN's deterministic gradients of attention keep dP: on GPUs of all compute capabilities but 10.x, Blackwell in
+/// data centers, which has kernels that add up in a fixed order (cudnn-frontend, scaled_dot_product_flash_attention.h).
+constexpr bool deterministic_attention_keeps_dp(int major) { return major != 10; }
 
 /// Whether a GPU of this compute capability has op::Fp8Product: Ada, Hopper and newer.
 constexpr bool has_fp8_products(int major, int minor) { return major > 8 || (major == 8 && minor >= 9); }

@@ -27,7 +27,8 @@ struct EvaluateOptions {
   std::filesystem::path adapter = {};  ///< merged into the weights; empty: none
 };
 
-/// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Collective.
+/// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Documents are masked from each
+/// other unless the run that wrote the checkpoint had data.document_mask = false. Collective.
 Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                     const std::filesystem::path& data, EvaluateOptions options, const Log& log);
 

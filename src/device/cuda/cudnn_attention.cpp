@@ -22,6 +22,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/ragged.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -33,9 +34,11 @@ constexpr std::size_t kOldestForAnyLength = 91501;
 // Packed documents on Hopper: the backward direction reads workspace that nobody wrote until 9.18 (issue 2186
 // of NVIDIA/TransformerEngine), with later repairs in 9.19.
 constexpr std::size_t kOldestForDocuments = 91900;
-constexpr int kOldestGpuForDocuments = 90;  // compute capability: before Hopper no ragged statistics backward
-constexpr int kOldestGpuWithoutDp = 100;    // deterministic gradients in a fixed order, without dP
-constexpr std::int64_t kTile = 128;         // rows of a query tile of cuDNN's kernels
+constexpr std::int64_t kTile = 128;  // rows of a query tile of cuDNN's kernels
+
+/// Packed documents backward: GPUs of compute capability 8.x and 12.x cannot read packed statistics (cudnn-frontend,
+/// scaled_dot_product_flash_attention.h).
+constexpr bool takes_documents(int major) { return major >= 9 && major != 12; }
 
 using cuda::check;
 void check(cudnnStatus_t status, const char* what) {
@@ -465,8 +468,8 @@ class GraphAttention final : public CudnnAttention {
       return fmt::format("{} is not its dtype", to_string(problem.dtype));
     if (problem.longest < 2) return "documents of one token";
     const std::size_t version = cudnnGetVersion();
-    if (problem.ragged && (gpu_.compute_capability < kOldestGpuForDocuments || version < kOldestForDocuments))
-      return "packed documents need compute capability 9.0 or newer and cuDNN 9.19 or newer";
+    if (problem.ragged && (!takes_documents(gpu_.compute_capability / 10) || version < kOldestForDocuments))
+      return "packed documents need a GPU of compute capability 9.x or 10.x, and cuDNN 9.19 or newer";
     const bool whole_tiles = problem.ragged || problem.longest % kTile == 0;
     if (problem.direction == Direction::backward && !whole_tiles && version < kOldestForAnyLength)
       return fmt::format("sequences whose length is not a multiple of {} tokens need cuDNN 9.15.1", kTile);
@@ -479,7 +482,8 @@ class GraphAttention final : public CudnnAttention {
     const CudnnProblem whole = problem_of(o);
     std::int64_t dp_room = std::numeric_limits<std::int64_t>::max();
     if constexpr (std::is_same_v<Operands, op::AttentionBackward>) {
-      if (deterministic_ && gpu_.compute_capability < kOldestGpuWithoutDp) dp_room = o.dp_room;
+      if (deterministic_ && deterministic_attention_keeps_dp(gpu_.compute_capability / 10))
+        dp_room = o.dp_room;
     }
     return whole.ragged ? divide_documents(whole, o.shape, o.documents.lengths, dp_room)
                         : divide_sequences(whole, o.shape, dp_room);

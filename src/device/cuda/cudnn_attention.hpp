@@ -9,7 +9,7 @@
 // takes up to seconds and must not happen while a CUDA graph is captured: those of all classes at once, and
 // whatever the documents, the same ones. CudaDevice::prepare() asks before there are any.
 //
-// Deterministic gradients: Blackwell accumulates dQ in a fixed order (cuDNN 9.18). Ampere and Hopper store
+// Deterministic gradients: GPUs 10.x accumulate dQ in a fixed order (cuDNN 9.18). All others store
 // dP instead, so they come in pieces as the workspace allows (attention_sizes.hpp), of which the bits do not
 // depend; on Hopper from cuDNN 9.25 on, CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=0 in the environment chooses a
 // fixed order there too, which is slower.

@@ -25,6 +25,7 @@ struct Gpu {
 constexpr Gpu kA100{"NVIDIA A100-SXM4-80GB", 80, 108, 166912};
 constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 90, 132, 232448};
 constexpr Gpu kB200{"NVIDIA B200", 100, 148, 232448};
+constexpr Gpu kRtx5090{"NVIDIA GeForce RTX 5090", 120, 170, 101376};
 
 /// As cuDNN 9.8 and newer write and read it (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
 std::string properties_of(const Gpu& gpu) {
@@ -128,7 +129,7 @@ class CudnnGraphs : public ::testing::Test {
 };
 
 TEST_F(CudnnGraphs, AreBuiltForEqualSequences) {
-  for (const Gpu& gpu : {kA100, kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 2});
+  for (const Gpu& gpu : {kA100, kH100, kB200, kRtx5090}) expect_both(gpu, {kLlama8B, 4096, 2048, 2});
   expect_both(kH100, {{9, 3, 64}, 2000, 1000, 2, DType::float16});
 }
 
@@ -152,7 +153,7 @@ constexpr std::int64_t kWhole = std::int64_t{5} << 30;  // for dP of all heads a
 TEST_F(CudnnGraphs, AreBuiltForDeterministicGradients) {
   expect_gradients(kB200, {kLlama8B, 4096, 2048, 2});
   expect_gradients(kB200, {kLlama8B, 4096, 512, 9});
-  for (const Gpu& gpu : {kA100, kH100}) {
+  for (const Gpu& gpu : {kA100, kH100, kRtx5090}) {
     expect_gradients(gpu, {kLlama8B, 8192, 8192, 1, DType::bfloat16, kWhole});
     expect_gradients(gpu, {kLlama8B, 4096, 2048, 2, DType::bfloat16, kWhole});
   }
@@ -207,8 +208,10 @@ TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   EXPECT_TRUE(hopper.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kTooLittle})) << hopper.why();
   EXPECT_EQ(hopper.why(),
             hopper.name() + " (backward of documents of more than 2048 tokens by llampi's own kernels)");
-  Kernels ampere(kA100, true);  // cuDNN has none for documents there
-  EXPECT_FALSE(ampere.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kWhole}));
+  for (const Gpu& gpu : {kA100, kRtx5090}) {  // cuDNN has none for documents there
+    Kernels kernels(gpu, true);
+    EXPECT_FALSE(kernels.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kWhole})) << gpu.name;
+  }
 }
 
 TEST_F(CudnnGraphs, AreNotBuiltForWhatCudnnDoesNotTake) {

@@ -58,8 +58,12 @@ const std::vector<std::string> kTokens{"Ġ",
                                        "<|begin_of_text|>",
                                        "<|start_header_id|>",
                                        "<|end_header_id|>",
-                                       "<|eot_id|>"};
-constexpr int kVocabulary = 32;  // the last have no name
+                                       "<|eot_id|>",
+                                       "<|im_start|>",
+                                       "<|im_end|>",
+                                       "<think>",
+                                       "</think>"};
+constexpr int kVocabulary = 36;  // the last have no name
 
 int id_of(const std::string& token) {
   return static_cast<int>(std::ranges::find(kTokens, token) - kTokens.begin());
@@ -68,10 +72,10 @@ int id_of(const std::string& token) {
 std::string tokenizer_json() {
   json vocabulary = json::object(), added = json::array();
   for (int id = 0; id < std::ssize(kTokens); ++id) {
-    if (kTokens[id].starts_with("<|")) {
+    if (kTokens[id].starts_with("<")) {
       added.push_back({{"id", id},
                        {"content", kTokens[id]},
-                       {"special", true},
+                       {"special", kTokens[id].starts_with("<|")},
                        {"single_word", false},
                        {"lstrip", false},
                        {"rstrip", false},
@@ -92,9 +96,20 @@ std::string tokenizer_json() {
       .dump();
 }
 
+using Head = std::map<std::pair<int, int>, float>;  ///< logits by (token, next token), where they are not 0
+
+/// Each token of a chain is followed by the next one.
+Head chains(const std::vector<std::vector<std::string>>& tokens) {
+  Head head;
+  for (const auto& chain : tokens) {
+    for (std::size_t i = 1; i < chain.size(); ++i) head[{id_of(chain[i - 1]), id_of(chain[i])}] = 2;
+  }
+  return head;
+}
+
 /// The weights of a model of one block that adds nothing, so that the logits are those of the last token
 /// alone.
-std::string safetensors(const std::map<std::pair<int, int>, float>& head) {
+std::string safetensors(const Head& head) {
   constexpr int kV = kVocabulary;
   const std::string block = "model.layers.0.";
   const std::vector<std::pair<std::string, std::vector<int>>> shapes{
@@ -138,19 +153,7 @@ class Generate : public ::testing::Test {
   Generate() {
     if (world().rank() == 0) {
       made_ = std::make_unique<TemporaryFolder>();
-      std::map<std::pair<int, int>, float> head;
-      const auto follows = [&](const std::string& token, const std::string& next, float logit) {
-        head[{id_of(token), id_of(next)}] = logit;
-      };
-      for (const auto& [token, next] : {std::pair{"Ċ", "Ġ"},
-                                        {"Ġ", "4"},
-                                        {"4", "2"},
-                                        {"2", "<|eot_id|>"},
-                                        {"s", "o"},
-                                        {"o", "m"},
-                                        {"m", "e"},
-                                        {"e", "s"}})
-        follows(token, next, 2);
+      auto head = chains({{"Ċ", "Ġ", "4", "2", "<|eot_id|>"}, {"s", "o", "m", "e", "s"}});
       head[{id_of("4"), kVocabulary - 1}] = 3;  // the most likely one, which has no name
       write("config.json", json{{"model_type", "llama"},
                                 {"architectures", {"LlamaForCausalLM"}},
@@ -164,7 +167,7 @@ class Generate : public ::testing::Test {
                                 {"tie_word_embeddings", false}}
                                .dump());
       write("tokenizer.json", tokenizer_json());
-      write("tokenizer_config.json", json{{"chat_template", chat_template()}}.dump());
+      write("tokenizer_config.json", json{{"chat_template", chat_template("llama3")}}.dump());
       write("model.safetensors", safetensors(head));
     }
     folder_ = world().broadcast(made_ ? made_->path().string() : "", 0);
@@ -174,10 +177,10 @@ class Generate : public ::testing::Test {
   static comm::World& world() { return test_world(); }
   void write(const std::string& name, const std::string& text) const { std::ofstream(*made_ / name) << text; }
 
-  static std::string chat_template() {
+  static std::string chat_template(const std::string& name) {
     const TemporaryFolder folder;
     std::ofstream(folder / "tokenizer.json") << tokenizer_json();
-    return tokenizer::choose_template(*tokenizer::make_tokenizer(folder.path().string()), {.name = "llama3"})
+    return tokenizer::choose_template(*tokenizer::make_tokenizer(folder.path().string()), {.name = name})
         .text;
   }
 
@@ -292,7 +295,7 @@ TEST_F(Generate, RefusesWhatItCannotRead) {
       AllOf(
           HasSubstr("--prompt has the token 120"),
           HasSubstr(
-              "ends at 31: its tokenizer bytes belongs to another model; give the right one with --tokenizer")));
+              "ends at 35: its tokenizer bytes belongs to another model; give the right one with --tokenizer")));
   options.chat = true;
   EXPECT_THAT(refused(options), HasSubstr("bytes"));
   options = greedy(std::string(96, 's'));
@@ -341,6 +344,39 @@ TEST_F(Generate, CountsRightAnswers) {
             (json{{"question", "what is it?"}, {"right", "41"}, {"answer", "42"}, {"correct", false}}));
   EXPECT_EQ(lines[4],
             (json{{"question", "and this?"}, {"right", "42"}, {"answer", "42"}, {"correct", true}}));
+}
+
+/// The thoughts of the right answer count in the limit of its tokens: with 18, which are enough for "42", the model would not
+/// come to its answer.
+TEST_F(Generate, LeavesRoomForThoughts) {
+  const std::string thoughts = "abcdehimnorstuwy013?";
+  if (world().rank() == 0) {
+    std::vector<std::string> chain{"Ċ", "<think>"};
+    for (const char c : thoughts) chain.emplace_back(1, c);
+    for (const char* token : {"</think>", "4", "2", "<|im_end|>"}) chain.emplace_back(token);
+    write("model.safetensors", safetensors(chains({chain})));
+    write("tokenizer_config.json", json{{"chat_template", chat_template("qwen3")}}.dump());
+  }
+  const auto ask_with = [&](const json& answer) {
+    return ask(json{{"messages", {{{"role", "user"}, {"content", "what?"}}, answer}}}.dump()).correct;
+  };
+  EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "42"}, {"reasoning_content", thoughts}}), 1);
+  EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "<think>" + thoughts + "</think>42"}}), 1);
+  EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "42"}}), 0);
+}
+
+/// On all ranks, also on those that have no question.
+TEST_F(Generate, RefusesLogitsThatAreNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    if (world().rank() == 0) {
+      Head head = chains({{"Ċ", "Ġ"}});
+      head[{id_of("Ġ"), id_of("4")}] = bad;
+      write("model.safetensors", safetensors(head));
+    }
+    world().barrier();
+    EXPECT_THAT(refused(greedy("a ")), HasSubstr("logits that are NaN or infinite"));
+    EXPECT_THROW(ask(question("what?", "42")), UserError);
+  }
 }
 
 TEST_F(Generate, ReplacesAnswersAndNothingElse) {

@@ -127,6 +127,25 @@ TEST_F(Train, EvaluatesHeldOutDataAndLeavesTheCurveAlone) {
   EXPECT_NEAR(result.loss, evaluations[2]["eval_loss"].get<double>(), 1e-6 * result.loss);
 }
 
+// Also with what the run's attention sees of other documents.
+TEST_F(Train, EvaluatesACheckpointAsItsRunDid) {
+  std::vector<double> losses;
+  for (const bool mask : {true, false}) {
+    auto c = config(mask ? "masked" : "whole");
+    c.data.document_mask = mask;
+    c.data.eval = (folder_ / "eval.h5").string();
+    c.train.steps = 2;
+    c.train.eval_every = 2;
+    train::train(world(), c, {fmt::format("[data]\ndocument_mask = {}\n", mask)}, Log());
+    const auto result =
+        evaluate(world(), checkpoint::checkpoint_path(c.run.dir, 2), c.data.eval, {0, 1, kOnCpu}, Log());
+    EXPECT_NEAR(result.loss, metrics(mask ? "masked" : "whole").back()["eval_loss"].get<double>(),
+                1e-6 * result.loss);
+    losses.push_back(result.loss);
+  }
+  EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-4);
+}
+
 TEST_F(Train, AStepWithoutValidLabelsHasLossZeroAndNoUpdate) {
   write_singles();
   auto c = config("a");

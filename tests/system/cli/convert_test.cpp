@@ -122,6 +122,10 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
     refuses(std::string("export --checkpoint lora --adapter --output merged") + how,
             "merged holds a model (config.json)");
   EXPECT_FALSE(fs::exists(path("merged/adapter_model.safetensors")));
+  for (const char* how : {"", " --overwrite"})
+    refuses("export --checkpoint " + checkpoint() + " --output peft" + how,
+            "peft holds an adapter (adapter_config.json)");
+  EXPECT_FALSE(fs::exists(path("peft/config.json")));
   refuses("export --checkpoint " + checkpoint() + " --adapter --output other", "leave out --adapter");
   refuses("evaluate --data text.h5 --weights lora --adapter peft", "holds adapters, and so does --adapter");
   fs::rename(path("base"), path("moved"));

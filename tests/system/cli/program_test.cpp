@@ -52,6 +52,14 @@ TEST_F(Program, HelpsItself) {
   for (const auto& command : cli::commands()) EXPECT_THAT(help.out, HasSubstr("\n  " + command.name + " "));
 }
 
+TEST_F(Program, FailsWhereItsOutputCannotBeWritten) {
+  for (const char* command : {" --version", " plan --help", " man"}) {
+    const Ending ending = shell(folder_.path(), std::string(LLAMPI_PROGRAM) + command + " > /dev/full");
+    EXPECT_EQ(ending.status, 1) << command;
+    EXPECT_EQ(ending.err, "llampi: cannot write to standard output: No space left on device\n") << command;
+  }
+}
+
 /// As GNU's OpenMP library shows it when it is loaded, of which the last time counts.
 TEST_F(Program, ThreadsThatWaitSleepSoonUnlessTheUserWantsOtherwise) {
   const auto shown = [&](const std::string& before) {
@@ -195,6 +203,9 @@ TEST_F(Program, PrintsAndDecodesTokens) {
   const Ending wrong = run("tokenize --tokenizer bytes --decode <ids");
   EXPECT_EQ(wrong.status, 2);
   EXPECT_EQ(wrong.err, "llampi: line 2 of standard input holds \"x\", which is not a token id\n");
+  folder_.write("ids", "72\n\n256\n");
+  EXPECT_THAT(run("tokenize --tokenizer bytes --decode <ids").err,
+              StartsWith("llampi: line 3 of standard input: token 256 cannot be turned into text"));
 }
 
 TEST_F(Program, WritesAndInspectsTokenFiles) {

@@ -66,10 +66,16 @@ TEST(ConversationLine, GivesTheMessages) {
                         {"role": "assistant", "content": "Let me look.", "tool_calls": [{"id": "1"}]}]})");
               }),
               HasSubstr("message 2: \"tool_calls\" is not supported"));
-  EXPECT_EQ(
-      data::parse_conversation(R"({"messages": [{"role": "assistant", "content": "b", "tool_calls": []}]})")
-          .size(),
-      1U);
+  EXPECT_THAT(
+      user_error([&] {
+        data::parse_conversation(
+            R"({"tools": [{"type": "function"}], "messages": [{"role": "assistant", "content": "b"}]})");
+      }),
+      HasSubstr("\"tools\" is not supported"));
+  EXPECT_EQ(data::parse_conversation(
+                R"({"tools": [], "messages": [{"role": "assistant", "content": "b", "tool_calls": []}]})")
+                .size(),
+            1U);
   const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
   EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);
