@@ -11,6 +11,7 @@
 
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/first_failure.hpp"
+#include "checkpoint/write_values.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
@@ -213,13 +214,13 @@ class Writer : Rounds {
         const auto messages = about_.ranks.group().gather(
             take(role, tensor, round < parts.size() ? parts[round] : RoundPart{}), 0);
         if (writes) take_part([&] { write(messages); });
+        if (writes && unsynced_ >= kSyncBytes) sync();
         tell_progress();
       }
       if (writes) writes = !failed_anywhere(about_.ranks.firsts());
     });
     if (file_) take_part([&] { close(); });
-    // Not H5Fflush, which is collective: if the disk of one rank failed in it, the others would wait for that rank in H5Fclose.
-    if (writes) failure_.of([&] { io::PosixFile::open_for_writing(about_.file).sync(); });
+    if (writes) sync();
     about_.ranks.group().barrier();
     failure_.rethrow();
     return std::move(sums_);
@@ -241,6 +242,13 @@ class Writer : Rounds {
       about_.world.leave_mpi_open();
       throw;
     }
+  }
+
+  /// What this rank has written. Not H5Fflush, which is collective: if the disk of one rank failed in it, the others would wait
+  /// for that rank in H5Fclose.
+  void sync() {
+    failure_.of([&] { io::PosixFile::open_for_writing(about_.file).sync(); });
+    unsynced_ = 0;
   }
 
   std::string take(std::size_t role, int tensor, const RoundPart& part) {
@@ -283,10 +291,12 @@ class Writer : Rounds {
       values_.insert(values_.end(), item.bytes.begin(), item.bytes.end());
     }
     file_->write(ranges, values_.data());
+    unsynced_ += std::ssize(values_);
   }
 
   std::optional<OpenTogether> file_;  ///< on the first of a group
   std::vector<std::byte> values_;
+  std::int64_t unsynced_ = 0;  ///< bytes
 };
 
 }  // namespace

@@ -14,6 +14,9 @@
 
 namespace llampi::checkpoint {
 
+/// Synced every so many bytes: with a slow disk a single sync at the end would take so long that the save would seem to hang.
+inline constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
+
 /// A file in which values have their places.
 class ValueFile {
  public:
@@ -25,9 +28,6 @@ class ValueFile {
   void sync();
 
  private:
-  /// Synced every so many bytes: with a slow disk a single sync at the end would take so long that the save would seem to hang.
-  static constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
-
   void tell_progress() const;
 
   const FileSettings& settings_;

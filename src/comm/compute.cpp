@@ -107,8 +107,9 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
                                         .ranks = gpu->ranks});
   });
   compute.gpu_properties = gpus[static_cast<std::size_t>(gpu->index)];
-  compute.gpu_world = make_nccl_world(world, *compute.gpu, *library,
-                                      {.reduction = choice.reduction, .resources = choice.nccl});
+  compute.gpu_world =
+      make_nccl_world(world, *compute.gpu, *library,
+                      {.patience = choice.patience, .reduction = choice.reduction, .resources = choice.nccl});
   compute.gpu_opened_bytes = compute.gpu_bytes_in_use();
   log.info("{}", gpu_table(world, gpus, gpu->index));
   return compute;

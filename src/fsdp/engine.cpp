@@ -13,6 +13,7 @@
 #include "fsdp/runtime/step_graph.hpp"
 #include "fsdp/state/snapshot.hpp"
 #include "fsdp/state/views.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
@@ -147,6 +148,11 @@ struct Engine::Impl {
   std::int64_t scalars_elements() const {
     return compiled.evaluation[compiled.persistent().step_scalars].elements();
   }
+  device::Memory allocate_transit() {
+    device::Memory memory;
+    comm::agree(world, [&] { memory = device.allocate_host(2 * scalars_bytes()); });
+    return memory;
+  }
   std::int64_t scalars_bytes() const { return scalars_elements() * size_of(DType::float64); }
   /// 0: on the way to the device; 1: from it.
   optim::StepScalars* scalars_in_transit(int way) const {
@@ -209,7 +215,7 @@ struct Engine::Impl {
   std::unique_ptr<comm::Group> shards, replicas;
   Arenas arenas;
   /// Page-locked: neither copy of the scalars holds the host up.
-  device::Memory transit = device.allocate_host(2 * scalars_bytes());
+  device::Memory transit = allocate_transit();
   StateViews views{model, options, compiled, arenas, *shards, *replicas};
   Snapshot snapshot{device};
   std::vector<Fp8WeightPlace> fp8_weights =

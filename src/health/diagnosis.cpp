@@ -267,7 +267,8 @@ std::string describe(const Heartbeat& beat) {
 Trouble judge(const Overview& of_all, const Limits& limits) {
   double silent = 0;
   for (const auto& absence : of_all.absent) {
-    if (absence.exited && !absence.left) return Trouble::exited;
+    if (absence.left) continue;  // it ends after an error that others may still be at
+    if (absence.exited) return Trouble::exited;
     silent = std::max(silent, absence.silent_seconds);
   }
   const bool still = of_all.stalled_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
@@ -301,14 +302,17 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
     blamed = ranks_that(ranks, [](const auto& rank) { return rank.exited && !rank.left; });
   } else if (trouble == Trouble::unresponsive) {
     blamed = ranks_that(ranks, [&](const auto& rank) {
-      return rank.exited || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
+      return !rank.left &&
+             (rank.exited || (rank.silent_seconds > limits.seconds / 2 && !rank.report));  // several at once
     });
   } else if (trouble == Trouble::side_work) {
     blamed = ranks_that(ranks, [&](const auto& rank) { return side_work_hangs(rank, limits); });
   } else if (trouble == Trouble::desynchronized) {
     blamed = minority(*difference);
   } else {
-    blamed = ranks_behind(ranks);
+    const auto left = ranks_that(ranks, [](const auto& rank) { return rank.left; });
+    blamed =
+        left.empty() ? ranks_behind(ranks) : ranks_that(ranks, [](const auto& rank) { return !rank.left; });
     // All may seem to be at the same; whose process does not run holds up the others.
     if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
     if (blamed.size() == ranks.size()) blamed.clear();

@@ -64,8 +64,8 @@ int new_socket() {
 
 }  // namespace
 
-ProcessLinks::ProcessLinks(int rank, std::set<int> below, int above)
-    : rank_(rank), above_(above), missing_(std::move(below)) {
+ProcessLinks::ProcessLinks(int rank, std::set<int> below, int above, double retry_seconds)
+    : rank_(rank), above_(above), retry_seconds_(retry_seconds), missing_(std::move(below)) {
   if (!missing_.empty()) listen_for_links();
   most_links_ = 2 * missing_.size() + kStrangers;
   if (above_ >= 0) missing_.insert(above_);
@@ -73,6 +73,7 @@ ProcessLinks::ProcessLinks(int rank, std::set<int> below, int above)
 
 void ProcessLinks::connect(const ListeningPort& above) {
   port_above_ = above;
+  untried_ = above.addresses;
   connect_to_next();
 }
 
@@ -96,14 +97,14 @@ void ProcessLinks::listen_for_links() {
 
 /// If an address is left. What goes wrong later is found by advance().
 void ProcessLinks::connect_to_next() {
-  if (!port_above_) return;
-  auto& [token, port, addresses] = *port_above_;
-  while (port != 0 && !addresses.empty()) {
+  if (!port_above_ || port_above_->port == 0) return;
+  while (!untried_.empty()) {
+    tried_ = steady_seconds();
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = addresses.back();
-    address.sin_port = htons(port);
-    addresses.pop_back();
+    address.sin_addr.s_addr = untried_.back();
+    address.sin_port = htons(port_above_->port);
+    untried_.pop_back();
     const int socket = new_socket();
     if (socket < 0) return;
     if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
@@ -133,12 +134,11 @@ std::vector<int> ProcessLinks::look() {
 void ProcessLinks::advance_all() {
   if (listener_ >= 0) accept_links();
   for (auto& link : links_) advance(link);
-  bool again = false;
-  std::erase_if(links_, [&](const Link& link) {
-    again = again || (link.state == State::closed && link.rank == above_);
-    return link.state == State::closed;
-  });
-  if (again && missing_.contains(above_)) connect_to_next();
+  std::erase_if(links_, [](const Link& link) { return link.state == State::closed; });
+  if (!port_above_ || !missing_.contains(above_)) return;
+  if (std::ranges::find(links_, above_, &Link::rank) != links_.end()) return;  // it is being tried
+  if (untried_.empty() && steady_seconds() - tried_ > retry_seconds_) untried_ = port_above_->addresses;
+  connect_to_next();
 }
 
 void ProcessLinks::advance(Link& link) {
@@ -178,9 +178,9 @@ void ProcessLinks::receive(Link& link) {
       if (link.received.size() == sizeof(Greeting)) take_greeting(link);
       continue;
     }
-    // A goodbye; or the end of the process; or of the network, of which silence will tell.
-    const bool closed_by_kernel = got == 0 || (got < 0 && errno == ECONNRESET);
-    if (link.state == State::linked && closed_by_kernel) ended_.push_back(link.rank);
+    // A goodbye; or the end of the process; or an error, of which silence will tell: a firewall that has forgotten the
+    // connection resets it too.
+    if (link.state == State::linked && got == 0) ended_.push_back(link.rank);
     return close_link(link);
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TCP connections between machines that show when a process exits: the kernel closes its connections at once, however the process
-// ends, and at no other time. They do not show that a node or the network failed: nothing arrives on a connection that is cut.
-// Missing heartbeats show that.
+// ends. They do not show that a node or the network failed: nothing arrives on a connection that is cut, and one that is reset
+// may have been by a firewall or a router. Missing heartbeats show that.
 //
 // They follow the tree of ranks (watch_tree.hpp) where it leads from one machine to another: a rank accepts those of
 // ranks below it and connects to the one above it. Ranks of one machine see each other's processes.
@@ -20,8 +20,7 @@ namespace llampi::health {
 struct ListeningPort {
   std::uint64_t token = 0;  ///< part of each greeting: a process that does not know it is not of this job
   std::uint16_t port = 0;
-  /// Not tried yet, in network byte order; the last one is tried next.
-  std::vector<std::uint32_t> addresses;
+  std::vector<std::uint32_t> addresses;  ///< in network byte order; the last one is tried first
 
   auto members() { return std::tie(token, port, addresses); }
 };
@@ -30,7 +29,8 @@ class ProcessLinks {
  public:
   /// @param below ranks that will connect to this one
   /// @param above to which this one will connect, when connect() says where; -1: none
-  ProcessLinks(int rank, std::set<int> below, int above);
+  /// @param retry_seconds after all addresses of that rank have been tried in vain, until they are tried again
+  ProcessLinks(int rank, std::set<int> below, int above, double retry_seconds = 30);
   /// Says goodbye: the other ranks then ignore the end of this process.
   ~ProcessLinks();
   ProcessLinks(const ProcessLinks&) = delete;
@@ -72,7 +72,10 @@ class ProcessLinks {
 
   int rank_;
   int above_;
+  double retry_seconds_;
   std::optional<ListeningPort> port_above_;
+  std::vector<std::uint32_t> untried_;  ///< of its addresses
+  double tried_ = 0;                    ///< when the last one was
   int listener_ = -1;
   ListeningPort own_;
   std::vector<Link> links_;

@@ -2,6 +2,7 @@
 #include "llampi/health/watchdog.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <limits>
 #include <map>
@@ -40,7 +41,9 @@ constexpr double kPassingOnSeconds =
     0.05;                            // besides, of a level of the tree: for the question and what is answered
 constexpr double kFileSeconds = 1;   // for a file, which may be what hangs
 constexpr double kLeaveSeconds = 1;  // after an error: the others leave as well, or never
-constexpr double kAbortSeconds = 5;  // for MPI to end the job
+constexpr double kNoticeSeconds = 0.3;  // after an error of this rank: for the exit of another to show
+constexpr double kReportSeconds = 3;    // for the report of that, with what comes before it
+constexpr double kAbortSeconds = 5;     // for MPI to end the job
 constexpr double kQuietSeconds = 15;    // once asked: whoever asked ends the job, or has failed to
 constexpr double kAskedSeconds = 60;    // once asked: whoever asked has said why the job ends
 constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
@@ -84,6 +87,7 @@ class Watchdog::Thread {
   void leave();
 
  private:
+  void let_it_report();
   void link_processes();
   void run();
   double look();
@@ -99,6 +103,7 @@ class Watchdog::Thread {
   [[noreturn]] void end_job(const std::string& summary);
   bool has_passed(const std::vector<WatchedRank>& ranks) const;
   std::vector<WatchedRank> view(double now) const;
+  void record_if_requested(double now);
   bool write_record(const std::string& reason);
   Standing own_standing(double now);
   FlightReport own_report(const std::string& reason, const Standing& own);
@@ -130,12 +135,15 @@ class Watchdog::Thread {
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   Overview found_in_;                ///< in which
   double alarm_ends_ = 0;
-  double quiet_until_ = 0;            ///< until then another rank that has found trouble says so
-  double asked_at_ = -kAskedSeconds;  ///< for a report
-  std::optional<Question> question_;  ///< for which it is not due yet
-  bool record_begun_ = false;         ///< there may be a file of the flight record
-  bool links_told_ = false;           ///< which connections to other nodes are missing
+  double quiet_until_ = 0;              ///< until then another rank that has found trouble says so
+  double asked_at_ = -kAskedSeconds;    ///< for a report
+  std::optional<Question> question_;    ///< for which it is not due yet
+  std::optional<double> requested_at_;  ///< a record, by request_flight_record()
+  double resumed_ = -kAnswerSeconds;    ///< after this process was suspended
+  bool record_begun_ = false;           ///< there may be a file of the flight record
+  bool links_told_ = false;             ///< which connections to other nodes are missing
 
+  std::atomic<bool> is_reporting_ = false;  ///< this rank or another has found trouble
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopped_ = false;  ///< guarded
@@ -199,8 +207,17 @@ void Watchdog::Thread::link_processes() {
 
 Watchdog::Thread::~Thread() {
   if (!thread_.joinable()) return;
+  let_it_report();
   stop();
   relay_.tell_of_leaving();
+}
+
+/// This rank ends with an exception of its own, which may be how a library saw that another rank is lost: whose report of that
+/// is on its way ends the job.
+void Watchdog::Thread::let_it_report() {
+  const double begin = steady_seconds();
+  while (steady_seconds() - begin < (is_reporting_ ? kReportSeconds : kNoticeSeconds))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 void Watchdog::Thread::leave() {
@@ -225,11 +242,12 @@ void Watchdog::Thread::run() {
   while (!wake_.wait_for(lock, pause, [&] { return stopped_; })) {
     lock.unlock();
     try {
-      if (health::take_flight_record_request()) write_record("the process was told to terminate");
       const double now = look();  // no later time: this process may be suspended anywhere
       // Suspended meanwhile: what it sees may be the end of a job of which the next look tells.
       const bool suspended = steady_seconds() - now > kFarApart;
       if (!suspended) relay_.can_send() ? judge_the_others(now) : judge_alone(now);
+      if (!suspended) record_if_requested(now);
+      is_reporting_ = trouble_ != Trouble::none || now < quiet_until_;
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
@@ -241,6 +259,7 @@ double Watchdog::Thread::look() {
   const double now = steady_seconds();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
+    resumed_ = now;
     relay_.forget(pause, now);
     moved_ = std::min(moved_ + pause, now), side_work_moved_ = std::min(side_work_moved_ + pause, now);
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
@@ -431,9 +450,10 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 /// One was late: now nobody is silent, or the disk for which a second thread waited does its work again, or whoever has ended
 /// had said why.
 bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
-  if (trouble_ == Trouble::unresponsive)
-    return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.report != nullptr; });
-  const bool may_pass = trouble_ == Trouble::side_work || trouble_ == Trouble::exited;
+  const bool all_answer = std::ranges::all_of(ranks, [](const auto& rank) { return rank.report != nullptr; });
+  if (trouble_ == Trouble::unresponsive && all_answer) return true;
+  const bool may_pass =
+      trouble_ == Trouble::unresponsive || trouble_ == Trouble::side_work || trouble_ == Trouble::exited;
   return may_pass && judge(ranks, limits_) != trouble_;
 }
 
@@ -444,6 +464,19 @@ FlightReport Watchdog::Thread::own_report(const std::string& reason, const Stand
   report.neighbour = neighbour_->rank;
   report.neighbour_state = process_state(neighbour_->pid);
   return report;
+}
+
+/// Not where a failure is being reported, or was: mpirun then terminates the ranks, and the records are those of the failure.
+/// Whoever was suspended first hears whether there was one. And not at the same moment as all others.
+void Watchdog::Thread::record_if_requested(double now) {
+  if (take_flight_record_request()) requested_at_ = now;
+  if (!requested_at_) return;
+  const double due = std::max(*requested_at_ + delay_of(rank_, true), resumed_ + kAnswerSeconds);
+  const bool is_reported = trouble_ != Trouble::none || now - asked_at_ < kAskedSeconds;
+  if (now < due && !is_reported) return;
+  requested_at_.reset();
+  const bool has_folder = !options_.holds_run_dir || options_.holds_run_dir();
+  if (!is_reported && has_folder) write_record("the process was told to terminate");
 }
 
 /// True if it was written in time.

@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/open_compute.hpp"
 
+#include <algorithm>
+#include <chrono>
+
 #include "llampi/comm/threads.hpp"
 
 namespace llampi::train {
+namespace {
+
+/// @param watchdog_seconds 0: the watchdog is off, as for a debugger
+std::chrono::milliseconds patience_of(double watchdog_seconds) {
+  if (watchdog_seconds == 0) return std::chrono::years(1);
+  const std::chrono::duration<double> seconds(watchdog_seconds);
+  return std::max(comm::kNcclPatience, std::chrono::duration_cast<std::chrono::milliseconds>(seconds));
+}
+
+}  // namespace
 
 comm::Compute open_compute_of_run(comm::World& world, const Config& config,
                                   const ConfigError::Naming& name_of, const Log& log) {
@@ -21,6 +34,7 @@ comm::Compute open_compute_of_run(comm::World& world, const Config& config,
                                       .window = config.fsdp.nccl_window,
                                       .copy_engines = config.fsdp.nccl_copy_engines,
                                       .split_share = config.fsdp.nccl_split_share},
+                             .patience = patience_of(config.run.watchdog_seconds),
                              .bind = config.run.bind,
                              .name_of = name_of},
                             log);

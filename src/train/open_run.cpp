@@ -49,7 +49,7 @@ bool take_folder(OpenRun& run) {
     run.record.act("waiting for the run folder");
     if (take_stop_request()) throw ToldToStop();
   };
-  return comm::from_rank_0(run.world, [&] {
+  run.holds_folder = comm::from_rank_0(run.world, [&] {
     try {
       run.journal.keep(std::make_unique<RunFolder>(run.config.run.dir, run.log, patience, wait));
       return true;
@@ -57,6 +57,7 @@ bool take_folder(OpenRun& run) {
       return false;
     }
   });
+  return run.holds_folder;
 }
 
 void check_weights(const OpenRun& run) {

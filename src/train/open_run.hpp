@@ -3,6 +3,7 @@
 // state.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@ struct OpenRun {
   Stopping stopping{config.run.dir, config.run.max_hours, world.rank()};
   health::FlightRecord record = {};
   std::shared_ptr<health::SideWork> side_work = std::make_shared<health::SideWork>();
+  std::atomic<bool> holds_folder = false;  ///< no other job has run.dir; asked by the watchdog's thread
 
   // By open_run().
   Inputs inputs = {};

@@ -4,10 +4,12 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "llampi/comm/common_failure.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/leak.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "train/open_run.hpp"
@@ -23,14 +25,18 @@ class Job {
       : run_{world, config, texts, log} {}
 
   Outcome run(const Complain& complain);
-  /// After a failure of this rank alone: lets go of a save under way and what it reads.
-  void abandon_save();
+  /// After a failure of this rank alone, which is about to end the job: leaves behind what may wait for others to be freed.
+  void abandon();
 
  private:
   Outcome open_and_train();
   void finish_what_is_saved();
+  void keep_words(const std::exception_ptr& error);
+  std::string after_error();
 
   OpenRun run_;
+  std::mutex mutex_;
+  std::string error_;  ///< guarded; that all ranks have thrown, until they have told the user
   std::optional<TrainingLoop>
       loop_;  ///< lives on after a failure: ranks may still tell each other of the step
   std::unique_ptr<health::Watchdog> watchdog_;  ///< destroyed first
@@ -42,11 +48,21 @@ Outcome Job::run(const Complain& complain) {
   if (config.watchdog_seconds > 0) {
     watchdog_ = std::make_unique<health::Watchdog>(
         run_.world, run_.record,
-        health::WatchdogOptions{config.watchdog_seconds, config.dir, run_.side_work, complain}, run_.log);
+        health::WatchdogOptions{.seconds = config.watchdog_seconds,
+                                .run_dir = config.dir,
+                                .holds_run_dir = [this] { return run_.holds_folder.load(); },
+                                .side_work = run_.side_work,
+                                .complain =
+                                    [this, complain](const std::string& summary) {
+                                      if (complain) complain(summary + after_error());
+                                    }},
+        run_.log);
   }
   Outcome outcome{};
   const auto error = comm::common_failure([&] { outcome = open_and_train(); });
+  if (error) keep_words(error);
   finish_what_is_saved();
+  run_.record.act("writing how the run ended");
   run_.journal.end(run_.state.step, error ? "failed" : outcome == Outcome::done ? "done" : "stopped");
   if (error) {
     if (watchdog_) watchdog_->leave();
@@ -68,9 +84,26 @@ void Job::finish_what_is_saved() {
   static_cast<void>(comm::common_failure([&] { run_.saver->finish(); }));
 }
 
-void Job::abandon_save() {
-  if (!run_.saver || !run_.saver->abandon()) return;
-  // The thread that saves still reads the engine's snapshot, which is memory of this device.
+void Job::keep_words(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    const std::lock_guard lock(mutex_);
+    error_ = sentence_of(exception, run_.texts.name_of);
+  }
+}
+
+/// For the watchdog, which ends the job if a rank hangs after an error: nobody else would tell of that.
+std::string Job::after_error() {
+  const std::lock_guard lock(mutex_);
+  return error_.empty() ? "" : "\n  after this error: " + error_;
+}
+
+void Job::abandon() {
+  // A thread that saves still reads the engine's snapshot, which is memory of this device.
+  const bool saves = run_.saver && run_.saver->abandon();
+  // A GPU that hangs, or waits for other ranks, frees nothing, and the error would never be told.
+  if (!saves && !run_.compute.on_gpu()) return;
   leak(std::move(run_.engine));
   leak(std::move(run_.compute));
 }
@@ -87,7 +120,7 @@ Outcome train(comm::World& world, const Config& config, const ConfigTexts& texts
   } catch (const comm::CommonError&) {
     throw;
   } catch (...) {
-    job.abandon_save();
+    job.abandon();
     throw;
   }
 }

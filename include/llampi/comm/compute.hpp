@@ -33,6 +33,7 @@ struct ComputeChoice {
   int product_sms = 0;                    ///< device::GpuOptions
   Reduction reduction = Reduction::tree;  ///< between GPUs
   NcclResources nccl = {};
+  std::chrono::milliseconds patience = kNcclPatience;  ///< NcclOptions
   std::optional<Bind> bind = {};      ///< none: cores are left as they are, and not spoken of
   std::string option = "run.device";  ///< by which the user chose, for messages
   ConfigError::Naming name_of = {};   ///< of other options, in what is logged

@@ -58,7 +58,7 @@ GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gp
 std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gpus, int gpu);
 
 struct NcclOptions {
-  std::chrono::milliseconds patience = std::chrono::minutes(10);  ///< of the host, with NCCL and other ranks
+  std::chrono::milliseconds patience = kNcclPatience;  ///< of the host, with NCCL and other ranks
   Reduction reduction = Reduction::tree;
   NcclResources resources = {};
   std::int64_t exchange_bytes = kExchangeBytes;  ///< those of workspace.hpp

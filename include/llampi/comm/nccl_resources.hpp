@@ -2,7 +2,12 @@
 // What NCCL may use of a GPU besides bandwidth.
 #pragma once
 
+#include <chrono>
+
 namespace llampi::comm {
+
+/// How long the host waits for NCCL and other ranks, unless told otherwise.
+inline constexpr std::chrono::milliseconds kNcclPatience = std::chrono::minutes(10);
 
 /// All off: NCCL decides. Collectives that overlap with computation take one multiprocessor from it for each CTA (thread block).
 struct NcclResources {

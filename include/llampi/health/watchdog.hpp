@@ -30,6 +30,9 @@ struct WatchdogOptions {
   /// FlightRecord) longer, where reading and writing files is movement.
   double seconds = 600;
   std::filesystem::path run_dir;  ///< for the records
+  /// Whether this job holds run_dir; before, request_flight_record() leaves what another job has there. Called from a thread.
+  /// Empty: it does.
+  std::function<bool()> holds_run_dir = {};
   /// What a second thread does, which may be without movement for as long as a rank in a phase. May be null.
   std::shared_ptr<const SideWork> side_work;
   /// Told why the job ends: several lines, on the one rank that found it out, from a thread. May be empty.

@@ -26,6 +26,17 @@ void close_quietly(Session& session, void* data) {
   }
 }
 
+/// Of the library that this process has loaded; empty: it is suitable.
+std::string why_unsuitable(const NcclOptions& options) {
+  if (!library().is_supported())
+    return fmt::format("NCCL 2.27 or newer is needed, and {} was loaded; set LD_LIBRARY_PATH to a newer one",
+                       library().version());
+  if (options.resources.copy_engines && !library().has_copy_engines())
+    return fmt::format("fsdp.nccl_copy_engines = true needs NCCL 2.28 or newer, and this is {}",
+                       library().version());
+  return {};
+}
+
 }  // namespace
 
 NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
@@ -34,12 +45,8 @@ NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
       options_(options),
       session_(std::make_shared<Session>(gpu.cuda.gpu(), format_rank(mpi.rank(), mpi.topology().host),
                                          options.patience)) {
-  if (!library().is_supported())
-    throw_user_error("NCCL 2.27 or newer is needed, and {} was loaded; set LD_LIBRARY_PATH to a newer one",
-                     library().version());
-  if (options.resources.copy_engines && !library().has_copy_engines())
-    throw_user_error("fsdp.nccl_copy_engines = true needs NCCL 2.28 or newer, and this is {}",
-                     library().version());
+  for (const auto& why : mpi.all_gather(why_unsuitable(options)))  // nodes may have different libraries
+    if (!why.empty()) throw_user_error("{}", why);
   if (set_environment(mpi, gpu.cuda.gpu())) note_ = ", over sockets because ranks share a GPU";
 }
 

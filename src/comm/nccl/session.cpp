@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "llampi/core/error.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kShortPauses = 1000;
 constexpr auto kLongPause = std::chrono::microseconds(50);
+constexpr auto kLongestPause = std::chrono::seconds(1);  // longer ones are suspensions
 constexpr auto kPatienceWithAbort = std::chrono::seconds(3);
 
 }  // namespace
@@ -24,6 +26,8 @@ void Deadline::pause() {
   } else {
     std::this_thread::sleep_for(kLongPause);
   }
+  const auto now = Clock::now();
+  left_ -= std::min<Clock::duration>(now - std::exchange(seen_, now), kLongestPause);
 }
 
 void Session::require_alive() const {

@@ -21,16 +21,18 @@ struct Handle {
   std::string label;  ///< what NCCL calls it in its log and to profilers
 };
 
-/// Ends a wait.
+/// Ends a wait. Time in which the process was suspended does not count.
 class Deadline {
  public:
-  explicit Deadline(std::chrono::milliseconds patience) : end_(std::chrono::steady_clock::now() + patience) {}
-  bool passed() const { return std::chrono::steady_clock::now() > end_; }
+  explicit Deadline(std::chrono::milliseconds patience) : left_(patience) {}
+  bool passed() const { return left_ < left_.zero(); }
   /// Lets others run for a moment; after many times for a longer one.
   void pause();
 
  private:
-  std::chrono::steady_clock::time_point end_;
+  using Clock = std::chrono::steady_clock;
+  Clock::duration left_;
+  Clock::time_point seen_ = Clock::now();
   int pauses_ = 0;
 };
 

@@ -73,6 +73,8 @@ TEST_F(Watchdogs, NameARankThatIsStopped) {
                                           ": step 3, micro-batch 0: waiting for other ranks in unshard #5 of "
                                           "model.layers.0"));
     for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
+    // mpirun has let it go on and told all ranks to terminate since.
+    EXPECT_EQ(record(1)["reason"], "a rank is unresponsive");
     const auto last = record(1)["operations"].back();
     EXPECT_EQ(last["sequence"], 5);
     EXPECT_EQ(last["operation"], "unshard");

@@ -15,6 +15,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/health/flight_request.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "support/world_over.hpp"
 
@@ -82,7 +83,8 @@ void step(llampi::comm::World& world, llampi::health::FlightRecord& record, int 
 int main(int arguments, char** argv) {
   const std::string folder = argv[1], way = argv[3];
   const int bad_rank = std::atoi(argv[4]), steps = std::atoi(argv[5]);
-  std::signal(SIGTERM, SIG_IGN);  // as in `llampi train`, which has it blocked: ranks see others end
+  // As in `llampi train`: it ends no rank, so ranks see others end.
+  std::signal(SIGTERM, [](int) { llampi::health::request_flight_record(); });
   const auto mpi = llampi::comm::World::create();
   test::WorldOfOneThread one_thread(*mpi);
   WorldOfNodes apart(*mpi);
@@ -100,7 +102,12 @@ int main(int arguments, char** argv) {
     const auto side_work = std::make_shared<llampi::health::SideWork>();
     // In a phase it is as patient as elsewhere.
     llampi::health::Watchdog watchdog(
-        *world, record, {std::atof(argv[2]), folder, side_work, complain, 0},
+        *world, record,
+        {.seconds = std::atof(argv[2]),
+         .run_dir = folder,
+         .side_work = side_work,
+         .complain = complain,
+         .least_phase_seconds = 0},
         speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
     if (way == "side-work") {
       std::thread([beside = world->duplicate().release(), side_work, bad_rank] {

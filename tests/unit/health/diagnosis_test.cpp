@@ -231,6 +231,23 @@ TEST(Diagnosis, NamesAProcessThatHasEnded) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
+// Ranks end after an error of all while one still writes of it: their silence is no news.
+TEST(Diagnosis, NamesARankThatHangsAfterAnError) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 6);
+  for (const int r : {0, 1, 3}) {
+    ranks[r].left = true;
+    ranks[r].silent_seconds = 6;
+    ranks[r].report.reset();
+  }
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  hold_all(ranks, 11);
+  for (const int r : {0, 1, 3}) ranks[r].silent_seconds = 11;
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::stalled);
+  EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
+              StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
+}
+
 TEST(Diagnosis, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   const auto ranks = waiting_ranks(70, 2, 60);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::desynchronized) << "the marks at 64 differ";
