@@ -6,10 +6,11 @@
 #   read_settings                  the site file, modules and container: sets llampi, alone, and container
 #   start_command NAME...          sets launch, where the site file has not, and puts the container into it
 #   prepare_run NAME INDEX CONFIG [--section.key=value ...]
-#                                  sets run_dir, train (the command of a rank) and before (the checkpoints there are)
+#                                  sets run_dir, train (the command of a rank) and is_new (no: there are checkpoints)
 #   warn_of_idle_gpus GPUS RANKS   of one node
-#   check_first                    llampi check, if JOB_CHECK asks for it
-#   finish STATUS                  what the ranks ended with: ends the script, and continues the chain where that is right
+#   check_first                    llampi check, if JOB_CHECK asks for it; sets check_seconds, which it took
+#   finish STATUS [time]           what the ranks ended with: ends the script, and continues the chain where that is right;
+#                                  time: they were told to stop because the job's time is up
 #
 # For finish a job script sets `chain` (requeue, submit or none), `continues` (what is written when the chain goes on) and
 # the functions
@@ -96,8 +97,17 @@ warn_of_idle_gpus() {
 
 # ---- the run ----------------------------------------------------------------------------------------------------------
 
-# Which there are, and of when: one that is written again, or is older than the newest, counts too.
-checkpoints() { stat -c '%n %y %i' "$run_dir"/checkpoints/step-*.h5 2>/dev/null; }
+# How far this job has come, by what it has added to the history: `saved` a checkpoint that the next job goes on from, which
+# has all state and is of a later step than this job began with; `trained`, but no such checkpoint; or `started`.
+progress() {
+    tail -n "+$((history_lines + 1))" "$run_dir/history.jsonl" 2>/dev/null | awk '
+        BEGIN { reached = "started" }
+        { step = $0; sub(/.*"step":/, "", step); step += 0 }
+        /"event":"start"/ { start = step }
+        /"event":"memory"/ && reached == "started" { reached = "trained" }
+        /"event":"checkpoint"/ && !/"content":"weights"/ && !/"file":"\// && step > start { reached = "saved" }
+        END { print reached }'
+}
 
 # One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job
 # array get one each.
@@ -112,16 +122,21 @@ prepare_run() {
         run_dir=${named:-runs/$name}${index:+-$index}
     fi
     if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
-    before=$(checkpoints)
+    if compgen -G "$run_dir/checkpoints/step-*.h5" >/dev/null; then is_new=no; else is_new=yes; fi
+    history_lines=$(grep -c "" "$run_dir/history.jsonl" 2>/dev/null || true)
     rm -f "$run_dir/stopped"
 }
 
 # JOB_CHECK=1: before the first job's run, `llampi check` with the same ranks and configuration. A failure ends the job.
 check_first() {
-    local status
-    if [[ ${JOB_CHECK:-0} != 1 || -n $before ]]; then return; fi
+    local status begin=$SECONDS
+    # shellcheck disable=SC2034 # of pbs.sh
+    check_seconds=0
+    if [[ ${JOB_CHECK:-0} != 1 || $is_new == no ]]; then return; fi
     "${launch[@]}" "$llampi" check "${train[@]:2}"
     status=$?
+    # shellcheck disable=SC2034
+    check_seconds=$((SECONDS - begin))
     if ((status == 0)); then return; fi
     echo "llampi check ended with status $status: the run was not started (JOB_CHECK=1), and the job is not submitted again" >&2
     exit "$status"
@@ -130,8 +145,9 @@ check_first() {
 # ---- the end ----------------------------------------------------------------------------------------------------------
 
 finish() {
-    local status=$1 failures saved=no
+    local status=$1 told=${2:-} failures reached
     failures=$(failures_before)
+    reached=$(progress)
     case $status in
     0 | 2 | 126 | 127) exit "$status" ;; # done; a mistake in the input; no such program
     esac
@@ -139,10 +155,10 @@ finish() {
         echo "stopped by the file $run_dir/stop; not submitted again" >&2
         exit "$status"
     fi
-    # Failures count since the newest checkpoint.
-    if [[ $(checkpoints) != "$before" ]]; then saved=yes failures=0; fi
-    if ((status == 75)); then
-        if [[ $saved == no ]]; then
+    if [[ $reached == saved ]]; then failures=0; fi
+    # Preempted while it started, the run may get further the next time: that is a failure like others.
+    if ((status == 75)) && [[ $reached != started || $told == time ]]; then
+        if [[ $reached != saved ]]; then
             echo "stopped early without a new checkpoint in $run_dir (more time per job or more room is needed: see above); not submitted again" >&2
             exit 1
         fi
@@ -155,6 +171,7 @@ finish() {
         continue_with 0 || exit 75
         exit 0
     fi
+    if ((status == 75)); then echo "stopped before the first step" >&2 && status=1; fi
     if [[ $chain == none ]]; then
         echo "failed with status $status (JOB_CHAIN=none: not submitted again)" >&2
         exit "$status"

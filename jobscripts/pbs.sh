@@ -44,18 +44,24 @@ requeue) give_up "JOB_CHAIN=requeue: PBS lets only operators rerun a job; it is 
 *) give_up "JOB_CHAIN=$chain: it is submit or none" ;;
 esac
 
+declare -A environment # before the site file and modules
+for name in $(compgen -e); do environment[$name]=${!name}; done
 read_settings
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # PBS sets it from ompthreads
 # For an mpirun that was built without PBS. A host has as many ranks as lines in the node file: without a number it would
 # get as many as it has cores.
 hosts=$(awk '!($1 in n) { host[++hosts] = $1 } { ++n[$1] }
              END { for (i = 1; i <= hosts; ++i) printf "%s%s:%d", (i > 1 ? "," : ""), host[i], n[host[i]] }' "$PBS_NODEFILE")
-# mpirun passes on OMPI_* by itself; the rest are the site file's, and LLAMPI_*.
+# mpirun passes on OMPI_* by itself; the rest are what the site file and modules have set, and some others. Not the GPUs that PBS
+# has given this node: each node has its own.
 exported=()
-for name in OMP_NUM_THREADS LD_LIBRARY_PATH $(compgen -e | grep -E '^(NCCL|UCX|FI|CUDA|LLAMPI)_'); do
-    if [[ -n ${!name:-} ]]; then exported+=(-x "$name"); fi
+for name in $(compgen -e | grep -vE '^(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|OMPI_.*|PWD|OLDPWD|SHLVL|_.*|LMOD.*|LOADEDMODULES.*|MODULE.*)$'); do
+    if [[ $name =~ ^(NCCL|UCX|FI|CUDA|LLAMPI)_ || $name =~ ^(OMP_NUM_THREADS|LD_LIBRARY_PATH)$ || ${environment[$name]-} != "${!name}" ]]; then
+        if [[ -n ${!name} ]]; then exported+=(-x "$name"); fi
+    fi
 done
-start_command mpirun -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none "${exported[@]}"
+# Open MPI finds its own programs on other nodes if it is called by its path.
+start_command "$(command -v mpirun || echo mpirun)" -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none "${exported[@]}"
 
 # This job as PBS has it, one attribute a line.
 attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
@@ -70,10 +76,6 @@ if ((ranks > 0)); then warn_of_idle_gpus "$gpus" "$ranks"; fi
 
 read -r -d '' -a arguments <<<"${JOB_ARGS:-}"
 prepare_run "$PBS_JOBNAME" "${PBS_ARRAY_INDEX:-}" "$JOB_CONFIG" ${arguments[@]+"${arguments[@]}"}
-# A little less than the walltime: time for starting, for the step in flight, and for one checkpoint.
-hours=${JOB_HOURS:-$(attribute Resource_List.walltime |
-    awk -F: '{ s = 3600 * $1 + 60 * $2 + $3; printf "%.4f", (s > 720 ? s - 360 : s / 2) / 3600 }')}
-if [[ -n $hours ]]; then train+=(--run.max_hours="$hours"); fi
 
 # ---- the next job -----------------------------------------------------------------------------------------------------
 
@@ -130,5 +132,15 @@ continue_with() {
 # ---- the ranks --------------------------------------------------------------------------------------------------------
 
 check_first
+# A little less than the walltime: time for starting, for the step in flight, and for one checkpoint.
+hours=${JOB_HOURS:-$(attribute Resource_List.walltime |
+    awk -F: '{ s = 3600 * $1 + 60 * $2 + $3; printf "%.4f", (s > 720 ? s - 360 : s / 2) / 3600 }')}
+if [[ -n $hours ]]; then
+    if ((check_seconds > 0)); then hours=$(awk -v hours="$hours" -v spent="$check_seconds" 'BEGIN { h = hours - spent / 3600; printf "%.4f", (h > 0.01 ? h : 0.01) }'); fi
+    train+=(--run.max_hours="$hours")
+fi
+begin=$SECONDS
 "${launch[@]}" "${train[@]}"
-finish $?
+status=$?
+if awk -v hours="${hours:-1e9}" -v ran=$((SECONDS - begin)) 'BEGIN { exit !(ran >= 3600 * hours) }'; then finish $status time; fi
+finish $status

@@ -14,7 +14,8 @@
 # One rank per GPU; on CPUs one per socket or NUMA domain, with its cores as threads.
 #SBATCH --ntasks-per-node=2
 #SBATCH --cpus-per-task=8
-# All ranks of a node see its GPUs, and each takes one; --gpus-per-task=1 shows each its own.
+# All ranks of a node see its GPUs, and each takes one. Not --gpus-per-task=1 without --gpu-bind=none: ranks that cannot open each
+# other's GPUs exchange through the host.
 ##SBATCH --gpus-per-node=2
 #SBATCH --time=04:00:00
 # To this shell, which passes it on: time for the step in flight and for one checkpoint. Slurm may be a minute early.
@@ -26,7 +27,7 @@
 set -uo pipefail
 interrupted=no
 trap 'interrupted=yes' USR1 # until the ranks are there to be told
-cd "$SLURM_SUBMIT_DIR" || exit 2
+# Slurm starts this in the folder that sbatch was called in, or that of --chdir.
 
 job=$SLURM_JOB_ID
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
@@ -60,6 +61,7 @@ esac
 read_settings
 # When one rank has ended, the others have 30 seconds: enough to leave with status 75 together, and the end of a job
 # whose rank died. --kill-on-bad-exit=1 would kill ranks that leave a little later, and the status would not be 75.
+if ((${#container[@]})); then export PMIX_MCA_gds=${PMIX_MCA_gds:-hash}; fi # its other ways use files that a container does not see
 start_command srun --mpi=pmix --kill-on-bad-exit=0 --wait=30
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 export SRUN_CPUS_PER_TASK=$OMP_NUM_THREADS # srun no longer takes it from the job by itself
@@ -100,14 +102,14 @@ continue_with() {
 # the #SBATCH lines of the script and from SBATCH_* variables.
 submit_next() {
     local options option value
-    options=(--dependency="afterany:$job" --job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES")
+    options=(--dependency="afterany:$job" --chdir="$PWD" --job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES")
     for option in account:JOB_ACCOUNT partition:JOB_PARTITION qos:JOB_QOS reservation:JOB_RESERVATION ntasks:NTASKS \
         ntasks-per-node:NTASKS_PER_NODE cpus-per-task:CPUS_PER_TASK gpus:GPUS gpus-per-node:GPUS_PER_NODE \
         gpus-per-task:GPUS_PER_TASK mem:MEM_PER_NODE mem-per-cpu:MEM_PER_CPU mem-per-gpu:MEM_PER_GPU array:ARRAY_TASK_ID; do
         value=SLURM_${option#*:}
         if [[ -n ${!value:-} ]]; then options+=("--${option%%:*}=${!value}"); fi
     done
-    for option in time:TimeLimit constraint:Features gres:TresPerNode exclude:ExcNodeList; do
+    for option in time:TimeLimit constraint:Features gres:TresPerNode exclude:ExcNodeList nodelist:ReqNodeList licenses:Licenses wckey:WCKey; do
         value=$(attribute "${option#*:}")
         if [[ ${option%%:*} == gres ]]; then
             value=${value#gres[:/]}
@@ -129,10 +131,11 @@ submit_next() {
 # ---- the ranks --------------------------------------------------------------------------------------------------------
 
 check_first
-if [[ $interrupted == yes ]]; then finish 75; fi # ranks that have hardly started would be killed by the signal
+if [[ $interrupted == yes ]]; then finish 75 time; fi # ranks that have hardly started would be killed by the signal
 "${launch[@]}" "${train[@]}" &
 ranks=$!
-trap 'interrupted=yes; kill -USR1 $ranks' USR1
+told=
+trap 'interrupted=yes; told=time; kill -USR1 $ranks' USR1
 if [[ $interrupted == yes ]]; then kill -USR1 $ranks; fi
 while :; do
     interrupted=no
@@ -141,4 +144,4 @@ while :; do
     if [[ $interrupted == no ]]; then break; fi # else it was the signal that ended `wait`, not the ranks
 done
 trap '' USR1
-finish "$status"
+finish "$status" "$told"

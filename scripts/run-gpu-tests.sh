@@ -29,7 +29,7 @@ export LC_ALL=C
 
 build=$(realpath -- "${1:?usage: run-gpu-tests.sh BUILD [STEP[=SECONDS]...]}") || exit 2
 shift
-out=$(realpath -- "${OUT:-gpu-results}")
+out=$(realpath -m -- "${OUT:-gpu-results}")
 archive=$(realpath -m -- "${ARCHIVE:-.}")
 beside=()
 for log in ${LLMQ_LOG:-}; do beside+=(--beside "$(realpath -- "$log")"); done

@@ -207,6 +207,17 @@ void check_options(const PlanRequest& r) {
   if (!r.svg.empty()) picture_file(r).check();
 }
 
+/// Few nodes have more than the usual number of GPUs, and links inside a node are several times as fast.
+void warn_of_one_large_node(const std::optional<Figures>& figures, const plan::Machine& machine,
+                            const Log& log) {
+  if (!figures || !figures->machine || machine.backend != comm::Backend::nccl || machine.nodes() > 1) return;
+  const double usual = figures->machine->value_or("gpus_per_node", 0);
+  if (usual == 0 || machine.ranks <= usual) return;
+  log.warning(
+      "all {} GPUs are taken to be on one node, with its links between them; give --per-node {:g} for several nodes",
+      machine.ranks, usual);
+}
+
 void warn_of_other_device(const MachineRequest& request, const std::optional<Figures>& figures,
                           const std::string& planned, const Log& log) {
   if (!figures || !figures->machine) return;
@@ -320,6 +331,7 @@ int plan_command(const Arguments& arguments) {
   if (request.tune) {
     const auto figures = figures_of(request.machine, machine, config, train::nodes_of_ranks(request.shape));
     warn_of_other_device(request.machine, figures, machine.device, log);
+    warn_of_one_large_node(figures, machine, log);
     return report_tuning(request,
                          {.config = config,
                           .kept = on_command_line,
@@ -334,6 +346,7 @@ int plan_command(const Arguments& arguments) {
   report.attention_lacks_workspace = lacks_workspace(config, request.shape, run, report);
   const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
   warn_of_other_device(request.machine, figures, machine.device, log);
+  warn_of_one_large_node(figures, machine, log);
   if (figures) {
     predict(request, run, *figures, report);
     report.times = times_of_strategies(config, request.shape, machine, *figures);

@@ -39,7 +39,11 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
   plan::NetworkSpeed network;
   network.ranks_share_nics = machine.backend == comm::Backend::mpi;
   network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9, kInNodeLatency};
-  network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / per_node, r.latency_us * 1e-6};
+  // A GPU does not reach the NICs of others that are idle.
+  const double sharers = figures && machine.backend == comm::Backend::nccl
+                             ? std::max<double>(per_node, figures->value_or("gpus_per_node", 1))
+                             : per_node;
+  network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / sharers, r.latency_us * 1e-6};
   if (figures) {
     network.in_node.latency_seconds = figures->value_or("in_node_latency_us", kInNodeLatency * 1e6) * 1e-6;
     network.seconds_per_message = figures->value_or("message_us", network.seconds_per_message * 1e6) * 1e-6;
@@ -127,8 +131,10 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
     if (for_cpus != (machine.device == "cpu"))
       throw_user_error("--machine {} has the figures of {}, but the plan is for --device {}; make them agree",
                        r.machine, for_cpus ? "CPUs" : "GPUs", machine.device);
-    if (for_cpus)
-      figures.share = std::min(1.0, static_cast<double>(machine.threads) / figures.machine->cores);
+    if (for_cpus) {  // ranks have no more cores together than the machine
+      const double cores = figures.machine->cores;
+      figures.share = std::min<double>(machine.threads, cores / machine.most_ranks_on_a_node()) / cores;
+    }
   }
   figures.speed.flops_per_second = r.tflops * 1e12;
   figures.speed.node_of_rank = node_of_rank;

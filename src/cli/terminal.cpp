@@ -60,7 +60,10 @@ TerminalView::TerminalView() : before_(std::make_unique<Before>()) {
 }
 
 TerminalView::~TerminalView() {
-  print(kScreenBefore);
+  try {
+    print(kScreenBefore);
+  } catch (const std::exception&) {  // the terminal is gone
+  }
   if (before_->has_keys) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_->settings);
   for (std::size_t i = 0; i < kEndings.size(); ++i) ::sigaction(kEndings[i], &before_->actions[i], nullptr);
   ::sigaction(SIGWINCH, &before_->actions.back(), nullptr);

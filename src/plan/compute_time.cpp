@@ -289,6 +289,11 @@ class StepCounter {
                action.op == Op::fp8_cast || action.op == Op::transpose || is_copy(action)) {
       local(action, device);
     }
+    if (sums(action)) {
+      // It reads what all ranks have sent and writes its part.
+      device.counted[Term::memory_bytes] += static_cast<double>(action.bytes) * (1 + 1.0 / ranks_of(action));
+      work.communicates = true;
+    }
     work.amounts = device.counted;
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) {
       // Long arrays, one pass.
@@ -404,10 +409,22 @@ class StepCounter {
                          .shard = tensor(shard)});
   }
 
+  int ranks_of(const fsdp::Action& action) const {
+    if (action.ranks == fsdp::Ranks::self) return 1;
+    return action.ranks == fsdp::Ranks::shard_group ? shards_ : replicas_;
+  }
+
+  /// On CPUs messages and sums are of the same cores, and the bandwidth of collectives there was measured with both.
+  bool sums(const fsdp::Action& action) const {
+    using fsdp::Op;
+    return on_gpu_ && options_.reduction == comm::Reduction::tree && ranks_of(action) > 1 &&
+           (action.op == Op::reduce || action.op == Op::reduce_scatter || action.op == Op::all_reduce);
+  }
+
   /// A collective of one rank, unless it is in place.
   bool is_copy(const fsdp::Action& action) const {
     if (action.ranks == fsdp::Ranks::self) return false;
-    const int ranks = action.ranks == fsdp::Ranks::shard_group ? shards_ : replicas_;
+    const int ranks = ranks_of(action);
     const auto *input = action.find(fsdp::Slot::input), *output = action.find(fsdp::Slot::output);
     return ranks == 1 && input != nullptr && output != nullptr && input->buffer != output->buffer;
   }
@@ -472,8 +489,11 @@ std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::Engi
 ComputeParts parts_of(const std::vector<ActionWork>& work, const Terms& costs) {
   ComputeParts parts;
   for (const auto& action : work) {
+    if (action.communicates) continue;
+    const double host = action.amounts[Term::host_memory_bytes] * costs[Term::host_memory_bytes];
+    parts.host_optimizer += host;
     if (action.recomputes || action.optimizes) {
-      (action.recomputes ? parts.recomputed : parts.optimizer) += seconds_of(action.amounts, costs);
+      (action.recomputes ? parts.recomputed : parts.optimizer) += seconds_of(action.amounts, costs) - host;
       continue;
     }
     for (int i = 0; i < kTerms; ++i) {

@@ -60,6 +60,8 @@ constexpr FigureKind kFigureKinds[] = {
     {"in_node_gb_s", "of a rank to the others of its node, each direction"},
     {.key = "in_node_latency_us", .meaning = "of a small message inside a node", .may_be_zero = true},
     {"network_gb_s", "of all NICs of a node together, each direction"},
+    {"gpus_per_node",
+     "that share the NICs of a node, each the same part, whether or not all of them compute"},
     {.key = "network_latency_us", .meaning = "of a small message between nodes", .may_be_zero = true},
     {.key = "message_us", .meaning = "to start one message", .may_be_zero = true},
     {"bandwidth_reached", "share of the bandwidths that is left with messages in both directions"},

@@ -101,6 +101,8 @@ Json step_time_json(const PlanReport& r) {
           {"kernel_seconds", p.parts.kernels},
           {"recomputation_seconds", p.parts.recomputed},
           {"optimizer_seconds", p.parts.optimizer},
+          {"host_optimizer_seconds", p.parts.host_optimizer},
+          {"slowdown_seconds", p.slowdown_seconds()},
           {"exposed_seconds", p.time.waiting_seconds()},
           {"tokens_per_second", p.tokens_per_second()},
           {"mfu", p.peak_flops > 0 ? Json(p.mfu()) : Json()},

@@ -263,9 +263,11 @@ std::string format_prediction(const PlanReport& r) {
   if (!r.prediction) return "";
   const Prediction& p = *r.prediction;
   std::string text = fmt::format("\ntime of a step as configured, predicted for {}\n", p.machine);
+  const int digits = p.time.seconds < 0.1 ? 6 : 4;
   const auto line = [&](const char* name, double seconds) {
     if (seconds > 0)
-      text += fmt::format("  {:<48}{:>10.4f} s{:>7.1f}%\n", name, seconds, 100 * seconds / p.time.seconds);
+      text += fmt::format("  {:<48}{:>10.{}f} s{:>7.1f}%\n", name, seconds, digits,
+                          100 * seconds / p.time.seconds);
   };
   line("matrix products", p.parts.products);
   line("attention", p.parts.attention);
@@ -273,7 +275,10 @@ std::string format_prediction(const PlanReport& r) {
   line("fixed time of kernels", p.parts.kernels);
   line("recomputation", p.parts.recomputed);
   line("gradient norm and optimizer", p.parts.optimizer);
-  line("exposed communication and copies", p.time.waiting_seconds());
+  line("computing slowed by communication", p.slowdown_seconds());
+  line(p.parts.host_optimizer > 0 ? "exposed communication, copies and update on host"
+                                  : "exposed communication and copies",
+       p.time.waiting_seconds());
   line("step", p.time.seconds);
   text += fmt::format("  {} tokens/s, {} per rank", with_separators(p.tokens_per_second()),
                       with_separators(p.tokens_per_second() / p.ranks));

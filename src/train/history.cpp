@@ -63,10 +63,12 @@ std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, d
   return text_of(line);
 }
 
-std::string checkpoint_json(std::int64_t step, const std::string& file, double seconds, double time) {
+std::string checkpoint_json(std::int64_t step, const std::string& file, CheckpointContent content,
+                            double seconds, double time) {
   HistoryLine line = line_of("checkpoint", time);
   line["step"] = step;
   line["file"] = file;
+  line["content"] = word_of(content);
   line["seconds"] = std::round(seconds * 1e3) / 1e3;
   return text_of(line);
 }

@@ -27,7 +27,8 @@ struct JobStart {
 /// Lines without their end.
 std::string start_json(const JobStart& start, double time);
 std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, double time);
-std::string checkpoint_json(std::int64_t step, const std::string& file, double seconds, double time);
+std::string checkpoint_json(std::int64_t step, const std::string& file, CheckpointContent content,
+                            double seconds, double time);
 std::string end_json(std::int64_t step, const std::string& outcome, double time);
 
 /// Appends lines. What cannot be written stays in memory: a run does not end because of its history. One rank has it.

@@ -51,13 +51,13 @@ void Journal::evaluation(std::int64_t step, double loss) {
   write_prometheus();
 }
 
-void Journal::saved(const fs::path& file, std::int64_t step, double seconds) {
+void Journal::saved(const fs::path& file, std::int64_t step, CheckpointContent content, double seconds) {
   if (!folder_) return;
   const fs::path in_folder = file.lexically_relative(config_.run.dir);
   const bool is_there =
       !in_folder.empty() && *in_folder.begin() != "..";  // and not in checkpoint.fallback_dir
   folder_->history().append(
-      checkpoint_json(step, (is_there ? in_folder : file).string(), seconds, unix_seconds()));
+      checkpoint_json(step, (is_there ? in_folder : file).string(), content, seconds, unix_seconds()));
   standing_.saved_step = step;
   write_prometheus();
 }

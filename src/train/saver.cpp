@@ -332,7 +332,7 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
   run_.room.note_damaged(refused_beside({}));
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
-  run_.tell_saved(file, step, seconds);
+  run_.tell_saved(file, step, content, seconds);
 }
 
 /// Checkpoints that are not whole, once `file` is.

@@ -48,7 +48,9 @@ class Saver {
     Room& room;                                   ///< rank 0 asks it
     std::shared_ptr<health::SideWork> side_work;  ///< tells what a save in the background does
     /// Called when a checkpoint has its name, on all ranks.
-    std::function<void(const std::filesystem::path& file, std::int64_t step, double seconds)> tell_saved;
+    std::function<void(const std::filesystem::path& file, std::int64_t step, CheckpointContent content,
+                       double seconds)>
+        tell_saved;
     std::function<MetricsFile*()> metrics;  ///< on disk before a checkpoint gets its name; null but on rank 0
   };
   /// Collective. @param saved_step of the newest checkpoint; -1: there is none

@@ -68,11 +68,13 @@ AttentionKernels attention_kernels(comm::Backend backend, device::GpuAttention a
 /// Amounts of one operation. Only shapes and dtypes of its operands count.
 Terms amounts_of(const device::Operation& operation, AttentionKernels attention);
 
-/// What a step's action computes, collectives and copies between host and device left out.
+/// What a step's action computes: of collectives only the sums that this program forms itself (comm::Reduction::tree on GPUs),
+/// and nothing of copies between host and device.
 struct ActionWork {
   Terms amounts;
-  bool recomputes = false;  ///< the forward pass of a layer once more
-  bool optimizes = false;   ///< gradient norm and update
+  bool recomputes = false;    ///< the forward pass of a layer once more
+  bool optimizes = false;     ///< gradient norm and update
+  bool communicates = false;  ///< sums of what other ranks send: a part of the collective
 };
 
 /// Of each action of the compiled step.
@@ -86,11 +88,13 @@ std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::Engi
 struct ComputeParts {
   double products = 0;
   double attention = 0;
-  double memory = 0;      ///< norms, activation functions, rotations, loss, casts: memory-bound kernels
-  double kernels = 0;     ///< the fixed time of each operation
-  double recomputed = 0;  ///< all of the above that is computed a second time
-  double optimizer = 0;   ///< gradient norm and update
+  double memory = 0;          ///< norms, activation functions, rotations, loss, casts: memory-bound kernels
+  double kernels = 0;         ///< the fixed time of each operation
+  double recomputed = 0;      ///< all of the above that is computed a second time
+  double optimizer = 0;       ///< gradient norm and update
+  double host_optimizer = 0;  ///< update on the host, while the device waits for it or computes
 
+  /// Of the device.
   double sum() const { return products + attention + memory + kernels + recomputed + optimizer; }
 };
 ComputeParts parts_of(const std::vector<ActionWork>& work, const Terms& costs);

@@ -51,9 +51,10 @@
 //       of each strategy that these ranks can have, all else as it is; flops_per_second is null with --machine; the bandwidths are of a rank, in each direction, tokens
 //       of all ranks; fits is null where memory is not known. null where no speeds were given
 //   step_time {machine, step_seconds, product_seconds, attention_seconds, memory_bound_seconds, kernel_seconds,
-//              recomputation_seconds, optimizer_seconds, exposed_seconds, tokens_per_second, mfu, budget_tokens, budget_days,
+//              recomputation_seconds, optimizer_seconds, host_optimizer_seconds, slowdown_seconds, exposed_seconds, tokens_per_second, mfu, budget_tokens, budget_days,
 //              budget_device_hours}
-//       of the configured strategy, with --machine; see format_report(). exposed_seconds: while a rank computes nothing. mfu is
+//       of the configured strategy, with --machine; see format_report(). exposed_seconds: while a rank computes nothing. slowdown_seconds: by which what it computes is
+//       slowed by communication, whose messages and sums the same device works on. mfu is
 //       null where the peak of the device is not known, the budget's values without --tokens. null where no machine was given
 //   step_actions, evaluation_actions
 //   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
@@ -99,6 +100,11 @@ struct Prediction {
   int ranks = 1;
 
   double tokens_per_second() const { return tokens / time.seconds; }
+  /// Of what is computed, because the device works on messages and their sums at the same time.
+  double slowdown_seconds() const {
+    const double seconds = time.compute_seconds - parts.sum();
+    return seconds > 1e-9 * time.seconds ? seconds : 0;
+  }
   double mfu() const { return step_flops / time.seconds / peak_flops; }
   double budget_seconds() const { return budget_tokens / tokens_per_second(); }
   double budget_device_hours() const { return budget_seconds() / 3600 * ranks; }

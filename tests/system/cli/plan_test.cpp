@@ -182,8 +182,9 @@ TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
   EXPECT_GT(seconds("exposed_seconds"), 0);
   EXPECT_NEAR(seconds("product_seconds") + seconds("attention_seconds") + seconds("memory_bound_seconds") +
                   seconds("kernel_seconds") + seconds("recomputation_seconds") +
-                  seconds("optimizer_seconds") + seconds("exposed_seconds"),
+                  seconds("optimizer_seconds") + seconds("slowdown_seconds") + seconds("exposed_seconds"),
               seconds("step_seconds"), 1e-6 * seconds("step_seconds"));
+  EXPECT_GT(seconds("slowdown_seconds"), 0) << "sums of what other ranks send";
   EXPECT_DOUBLE_EQ(seconds("budget_days") * 24 * 4, seconds("budget_device_hours"));
   EXPECT_DOUBLE_EQ(seconds("budget_days") * 86400 * seconds("tokens_per_second"), 1e9);
   const Ending ending = plan("--machine h100 --tokens 1e9");
@@ -207,6 +208,23 @@ TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
   expect_refused(
       "--machine h100 --tokens 15X",
       "tokens = 15X (command line) is not known; use a number of tokens such as 15T, 300B or 1e11");
+}
+
+/// A GPU alone on its node has its own NIC, and ranks on CPUs have no more cores than there are.
+TEST_F(Plan, GivesNoRankMoreThanItsPartOfAMachine) {
+  const auto seconds = [&](const std::string& arguments) {
+    return json(arguments)["step_time"]["step_seconds"].get<double>();
+  };
+  const auto between = [&](const std::string& arguments) {
+    return json(arguments)["predicted"]["between_nodes_bytes_per_second"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(between("--ranks 2 --per-node 1 --machine h100"), 50e9);
+  EXPECT_DOUBLE_EQ(between("--ranks 16 --per-node 8 --machine h100 --train.global_batch=32"), 50e9);
+  EXPECT_THAT(plan("--ranks 16 --machine h100 --train.global_batch=32").err,
+              HasSubstr("warning: all 16 GPUs are taken to be on one node"));
+  const std::string cpus = " --train.global_batch=8 --machine workstation-2-cores";
+  EXPECT_GE(seconds("--ranks 4" + cpus), 0.8 * seconds("--ranks 2" + cpus))
+      << "but for the fixed time of kernels";
 }
 
 TEST_F(Plan, TakesThreadsAsARunDoes) {

@@ -5,7 +5,10 @@
 #
 #   prepare SOURCE LLAMPI            an empty folder with build/llampi, input.ini and stand-ins; enters it
 #   stand_in NAME                    a command NAME of what is on standard input, which begins with writing its call
-#   will_end "STATUS [STEP]"...      how the ranks of the next jobs end, in order: with a checkpoint of STEP if it is given
+#   will_end "STATUS [STEP [START [CONTENT]]]"...
+#                                    how the ranks of the next jobs end, in order: with a checkpoint of STEP if it is given, after the
+#                                    checkpoint of START (otherwise the newest) and with all state unless CONTENT is weights. STEP
+#                                    "early": before the first step
 #   expect WHAT ACTUAL EXPECTED      fails the test, at its end, unless ACTUAL matches the pattern EXPECTED
 #   finish                           the status of the test
 
@@ -25,10 +28,19 @@ if [[ $1 == check && -n ${SIGNAL:-} ]]; then kill -USR1 $PPID; fi # ahead of the
 run_dir=runs/default
 for argument in "$@"; do if [[ $argument == --run.dir=* ]]; then run_dir=${argument#*=}; fi; done
 if [[ $run_dir == runs/default ]]; then run_dir=$("$LLAMPI" "$@" --print-config | sed -n '/^\[run\]$/,/^\[/s/^dir = //p'); fi
-read -r status step <"$FOLDER/endings"
+read -r status step start content <"$FOLDER/endings"
 sed -i 1d "$FOLDER/endings"
 mkdir -p "$run_dir/checkpoints"
-if [[ -n $step ]]; then touch "$run_dir/checkpoints/step-$(printf %08d "$step").h5"; fi
+newest=$(ls "$run_dir/checkpoints" | sed -n 's/^step-0*\([0-9]*\).h5$/\1/p' | sort -n | tail -n 1)
+{
+    echo '{"event":"start","time":1.5,"step":'"${start:-${newest:-0}}"',"total_steps":100,"tokens_per_step":8}'
+    if [[ $step != early ]]; then echo '{"event":"memory","time":2.5,"used_bytes":{"device":1}}'; fi
+    if [[ $step == [0-9]* ]]; then
+        file=checkpoints/step-$(printf %08d "$step").h5
+        touch "$run_dir/$file"
+        echo '{"event":"checkpoint","time":3.5,"step":'"$step"',"file":"'"$file"'","content":"'"${content:-all}"'","seconds":0.1}'
+    fi
+} >>"$run_dir/history.jsonl"
 if [[ $status == 75 && -e $run_dir/stop ]]; then mv "$run_dir/stop" "$run_dir/stopped"; fi
 exit "$status"
 SH

@@ -49,7 +49,15 @@ job
 expect "a mistake" "$status $(count qsub)" "2 0"
 
 # Ranks on hosts, the first one first.
-expect "ranks on hosts" "$(last mpirun)" "mpirun -n 3 --host b:1,a:2 --bind-to none -x OMP_NUM_THREADS *-x NCCL_DEBUG * train *"
+expect "ranks on hosts" "$(last mpirun)" "mpirun -n 3 --host b:1,a:2 --bind-to none *-x NCCL_DEBUG *-x OMP_NUM_THREADS * train *"
+
+# What the site file sets goes to all nodes; the GPUs that PBS has given this one do not.
+will_end 0
+printf 'export APPTAINER_BIND=/scratch HDF5_USE_FILE_LOCKING=FALSE\n' >site.env
+job JOB_SITE=site.env CUDA_VISIBLE_DEVICES=GPU-1 CUDA_DEVICE_ORDER=PCI_BUS_ID
+for name in APPTAINER_BIND HDF5_USE_FILE_LOCKING CUDA_DEVICE_ORDER; do expect "$name on all nodes" "$(last mpirun)" "* -x $name *"; done
+[[ $(last mpirun) != *CUDA_VISIBLE_DEVICES* ]] || expect "GPUs of the first node" "$(last mpirun)" "no CUDA_VISIBLE_DEVICES"
+fresh
 
 # A link of a chain: submitted as this job was.
 fresh

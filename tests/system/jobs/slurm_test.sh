@@ -68,7 +68,7 @@ expect "no time for the run" "$status $(grep -c '^llampi train --config input.in
 fresh
 mkdir -p runs/mine/checkpoints
 touch runs/mine/checkpoints/step-00000400.h5
-will_end "75 350"
+will_end "75 350 300"
 job -- input.ini
 expect "a new checkpoint that is not the newest" "$status $(count "scontrol requeue")" "0 1"
 
@@ -115,7 +115,7 @@ done
 job -- input.ini
 expect "after the last retry" "$status $(count "scontrol requeue")" "1 0"
 expect "the log after the last retry" "$log" "*3 retries made*not submitted again*"
-expect "what is left in the run folder" "$(ls runs/mine)" checkpoints
+expect "what is left in the run folder" "$(cd runs/mine && echo ./*)" "./checkpoints ./history.jsonl"
 will_end 1 1 1
 job JOB_RETRIES=0 -- input.ini
 expect "without retries" "$status $(count "scontrol requeue")" "1 0"
@@ -123,6 +123,27 @@ job JOB_RETRIES=1 -- input.ini
 expect "one retry" "$(last scontrol)" "scontrol requeue 7"
 job JOB_RETRIES=1 SLURM_JOB_ID=8 -- input.ini
 expect "retries of another job do not count" "$(last scontrol)" "scontrol requeue 8"
+
+# Weights alone do not let the next job go on from where this one was, however often they are written.
+fresh
+will_end "75 151" "137 158 151 weights" "137 160 151 weights" "137 159 151 weights" "137 158 151 weights"
+job -- input.ini
+for retry in 1 2 3; do
+    job -- input.ini
+    expect "the log of a failure after weights" "$log" "*status 137;*retry $retry of 3*"
+done
+job -- input.ini
+expect "weights alone are no progress" "$status $(count "scontrol requeue") $log" "137 0 *3 retries made*"
+
+# Told to stop before the first step, by a preemption.
+fresh
+will_end "75 early" "75 early" "75 10"
+for retry in 1 2; do
+    job -- input.ini
+    expect "a stop before the first step" "$status $(last scontrol) $log" "1 scontrol requeue 7 stopped before the first step*retry $retry of 3*"
+done
+job -- input.ini
+expect "the job after stops before the first step" "$status $(last scontrol)" "0 scontrol requeue 7"
 
 # --no-requeue, and a controller that refuses.
 fresh
@@ -213,7 +234,7 @@ will_end "75 10" "75 20" 139 1 "75 30" "75 40" 1
 submit=(JOB_CHAIN=submit SLURM_JOB_NUM_NODES=2 SLURM_JOB_PARTITION=long SLURM_JOB_ACCOUNT=abc SLURM_NTASKS_PER_NODE=4 SLURM_NTASKS=8 SLURM_MEM_PER_NODE=4000 SLURM_CONF=c)
 shown 0
 job "${submit[@]}" -- input.ini "--run.seed=1"
-options="--dependency=afterany:7 --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
+options="--dependency=afterany:7 --chdir=$folder --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
 expect "the next job" "$status $(last sbatch)" \
     "0 sbatch $options --time=1-02:00:00 --constraint=a100&ib --gres=gpu:3 --exclusive jobscripts/slurm.sh input.ini --run.seed=1"
 expect "what it inherits" "$(<inherited) $(<submitted)" "SLURM_CONF 0 runs/mine $folder/jobscripts"
@@ -224,7 +245,7 @@ expect "the next task after a failure" "$status $(last sbatch) $(<submitted)" \
     "139 * --dependency=afterany:5_3 * --gpus-per-node=3 * --array=3 --time=1-02:00:00 --constraint=a100&ib --exclusive * 3 runs/mine *"
 job "${submit[@]}" JOB_FAILURES=3 -- input.ini
 expect "the last failure of a chain" "$status $(count sbatch)" "1 0"
-expect "no files of a chain" "$(ls runs/mine)" checkpoints
+expect "no files of a chain" "$(cd runs/mine && echo ./*)" "./checkpoints ./history.jsonl"
 for ending in 75 75 1; do
     job JOB_CHAIN=none -- input.ini
     expect "JOB_CHAIN=none" "$status $(count sbatch) $(count "scontrol requeue") $log" "$ending 0 0 *JOB_CHAIN=none: not submitted again*"
@@ -236,7 +257,8 @@ shown 1
 cp bin/srun srun_of_ranks
 cat >bin/srun <<'SH'
 #!/bin/bash
-trap 'mkdir -p runs/mine/checkpoints; touch runs/mine/checkpoints/step-00000010.h5; exit 75' USR1
+trap 'mkdir -p runs/mine/checkpoints; touch runs/mine/checkpoints/step-00000010.h5
+printf "{\"event\":\"%s\",\"step\":%s}\\n" start 0 checkpoint 10 >>runs/mine/history.jsonl; exit 75' USR1
 kill -USR1 $PPID # at once, or before the shell has told its ranks
 while :; do sleep 0.05; done
 SH
