@@ -16,9 +16,11 @@
 #include "train/decisions.hpp"
 #include "train/engine_config.hpp"
 #include "train/placement_note.hpp"
+#include "train/run_checkpoints.hpp"
 #include "train/run_engine.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_warnings.hpp"
+#include "train/same_model.hpp"
 #include "train/shared_folder.hpp"
 #include "train/tuning.hpp"
 

@@ -12,7 +12,8 @@
 #include "llampi/data/content.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
-#include "train/room.hpp"
+#include "train/run_checkpoints.hpp"
+#include "train/same_model.hpp"
 #include "train/tokenizer_check.hpp"
 
 namespace llampi::train {
@@ -131,57 +132,6 @@ void check_adapters(const Checkpoint& checkpoint, const Config& config) {
       "{} holds a whole model, and lora.rank = {} trains adapters; start another run, with that as model.weights",
       checkpoint.file.string(), config.lora.rank);
 }
-
-std::string rope_scaling_text(const model::LlamaConfig& model) {
-  if (!model.rope_scaling) return "none";
-  const auto& r = *model.rope_scaling;
-  return fmt::format("llama3 (factor {}, low_freq_factor {}, high_freq_factor {}, original length {})",
-                     r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position_embeddings);
-}
-
-}  // namespace
-
-namespace {
-
-/// Throws where two models differ in a field.
-struct Comparison {
-  const std::string &run_source, &weights_source, &advice;
-
-  template <class Value>
-  void operator()(const char* field, const Value& here, const Value& there) const {
-    if (here == there) return;
-    throw_user_error("{} has {} = {}, but {} has {}; {}", run_source, field, here, weights_source, there,
-                     advice);
-  }
-};
-
-}  // namespace
-
-void check_same_shapes(const model::LlamaConfig& run, const std::string& run_source,
-                       const model::LlamaConfig& weights, const std::string& weights_source,
-                       const std::string& advice) {
-  const Comparison differ{run_source, weights_source, advice};
-  differ("vocab_size", run.vocab_size, weights.vocab_size);
-  differ("hidden_size", run.hidden_size, weights.hidden_size);
-  differ("intermediate_size", run.intermediate_size, weights.intermediate_size);
-  differ("num_hidden_layers", run.layers, weights.layers);
-  differ("num_attention_heads", run.query_heads, weights.query_heads);
-  differ("num_key_value_heads", run.key_value_heads, weights.key_value_heads);
-  differ("head_dim", run.head_dim, weights.head_dim);
-  differ("tie_word_embeddings", run.tie_word_embeddings, weights.tie_word_embeddings);
-}
-
-void check_same_model(const model::LlamaConfig& run, const std::string& run_source,
-                      const model::LlamaConfig& weights, const std::string& weights_source,
-                      const std::string& advice) {
-  check_same_shapes(run, run_source, weights, weights_source, advice);
-  const Comparison differ{run_source, weights_source, advice};
-  differ("rms_norm_eps", run.rms_norm_eps, weights.rms_norm_eps);
-  differ("rope_theta", run.rope_theta, weights.rope_theta);
-  differ("rope_scaling", rope_scaling_text(run), rope_scaling_text(weights));
-}
-
-namespace {
 
 /// A folder without a config.json is none of a model.
 bool is_there(const fs::path& model) {

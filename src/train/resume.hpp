@@ -20,16 +20,6 @@
 
 namespace llampi::train {
 
-/// @throws UserError if the two models' tensors differ in shape, naming the field, both values and both
-/// sources; `advice` ends the sentence
-void check_same_shapes(const model::LlamaConfig& run, const std::string& run_source,
-                       const model::LlamaConfig& weights, const std::string& weights_source,
-                       const std::string& advice);
-/// Likewise if they compute differently in any other way.
-void check_same_model(const model::LlamaConfig& run, const std::string& run_source,
-                      const model::LlamaConfig& weights, const std::string& weights_source,
-                      const std::string& advice);
-
 struct Start {
   std::filesystem::path checkpoint = {};  ///< empty: from the beginning
   bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room for the checkpoints of a run: whether there is enough, and where else they are.
+// Disk space for the checkpoints of a run: whether there is enough.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,6 @@
 #include "llampi/train/config.hpp"
 
 namespace llampi::train {
-
-/// Where checkpoints go that run.dir has no room for, laid out like a run folder. In checkpoint.fallback_dir
-/// each run has its own, named by the whole path of its run.dir. Empty if no fallback_dir is named. Where
-/// links lead may look different from other nodes and change while a run lasts, so rank 0 asks at the start,
-/// for all. @throws UserError if the path of run.dir cannot be followed
-std::filesystem::path fallback_folder(const Config& config);
-
-/// The checkpoints of a run in run.dir and in its fallback_folder(), oldest first; of two of the same step
-/// the one in run.dir is the last.
-std::vector<std::filesystem::path> run_checkpoints(const Config& config);
-
-/// Which checkpoints stay in run.dir.
-checkpoint::Retention retention_of(const Config& config);
 
 /// The saves that a run at `step` has before it.
 struct Saves {

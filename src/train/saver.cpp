@@ -15,6 +15,7 @@
 #include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/stop.hpp"
+#include "train/run_checkpoints.hpp"
 
 namespace llampi::train {
 namespace {

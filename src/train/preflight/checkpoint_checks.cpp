@@ -17,6 +17,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/infer/engine_weights.hpp"
 #include "train/room.hpp"
+#include "train/run_checkpoints.hpp"
 #include "train/saver.hpp"
 #include "train/state_sums.hpp"
 

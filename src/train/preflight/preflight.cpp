@@ -37,6 +37,7 @@
 #include "train/run_engine.hpp"
 #include "train/run_report.hpp"
 #include "train/same_files.hpp"
+#include "train/same_model.hpp"
 
 namespace llampi::train {
 namespace {

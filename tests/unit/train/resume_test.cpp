@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the data go on, and which models compute alike.
 #include "train/resume.hpp"
+#include "train/same_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -96,6 +97,22 @@ TEST(CheckSameModel, NamesTheFieldThatDiffers) {
   };
   EXPECT_EQ(problem([](model::LlamaConfig& c) { c.max_position_embeddings = 128; }), "") << "only a limit";
   EXPECT_EQ(problem([](model::LlamaConfig& c) { c.initializer_range = 1; }), "");
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.windows = {0, 0}; }), "") << "no layer has one";
+  EXPECT_EQ(problem([](model::LlamaConfig& c) {
+              c.windows = {0, 8};
+            }),
+            "here has sliding_window = none, but there has 8 in layer 1; look");
+  EXPECT_EQ(problem([](model::LlamaConfig& c) {
+              c.windows = {8, 8};
+            }),
+            "here has sliding_window = none, but there has 8 in layers 0-1; look");
+  for (const auto& family : model::architectures()) {
+    const auto text = problem([&](model::LlamaConfig& c) { c.architecture = &family; });
+    EXPECT_EQ(text,
+              family.qkv_bias || family.qk_norms
+                  ? fmt::format("here has model_type = llama, but there has {}; look", family.model_type)
+                  : "");
+  }
   EXPECT_EQ(problem([](model::LlamaConfig& c) { c.vocab_size = 62; }),
             "here has vocab_size = 61, but there has 62; look");
   EXPECT_EQ(problem([](model::LlamaConfig& c) { c.hidden_size = 48; }),

@@ -10,6 +10,7 @@
 #include "llampi/core/error.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/room.hpp"
+#include "train/run_checkpoints.hpp"
 
 namespace llampi::test {
 namespace {
