@@ -25,7 +25,7 @@ if [[ -e /usr/include/cudnn_frontend.h || -e /usr/local/include/cudnn_frontend.h
 has_nvcc || exit 0
 
 without() {
-    echo "setup: without cuDNN's C++ frontend ($1), so attention on GPUs uses our own kernels" >&2
+    echo "setup: without cuDNN's C++ frontend ($1), so attention on GPUs uses native kernels" >&2
     exit 0
 }
 

@@ -230,7 +230,7 @@ sanitize() { # tool, tests, options...
         record "$tool" skip 0 "there is no compute-sanitizer"
         return
     fi
-    # Our own kernels only: those of the libraries take minutes and are NVIDIA's to check.
+    # Native kernels only: those of the libraries take minutes and are NVIDIA's to check.
     run_tests "$tool" clean "$sanitizer" --tool "$tool" --kernel-name kns=llampi --error-exitcode 9 --print-limit 20 "$@" \
         "$build/tests/gpu/test_gpu" --gtest_filter="$filter"
 }

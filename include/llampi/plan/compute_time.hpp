@@ -37,7 +37,7 @@ enum class Term : std::uint8_t {
   attention_deterministic_edge,
   attention_deterministic_head_edge,
   attention_deterministic_piece,  ///< operations x (pieces - 1) / length: where there is no room for dP of all heads
-  attention_native,               ///< backward by the program's own kernels
+  attention_native,               ///< backward by native kernels
   attention_native_edge,
   memory_bytes,  ///< read and written by layers' memory-bound kernels
   array_bytes,   ///< likewise by passes over parameters and gradients: casts, sums, gradient norm, update

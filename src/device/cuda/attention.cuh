@@ -56,7 +56,7 @@ struct AttentionProblem {
   }
 };
 
-/// @throws Error if the own kernels do not take heads of so many elements
+/// @throws Error if native kernels do not take heads of so many elements
 void check_head_dim(std::int64_t head_dim);
 
 /// @throws Error likewise, or for positions that are no [1, T] int32

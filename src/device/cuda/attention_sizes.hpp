@@ -138,7 +138,7 @@ inline std::int64_t dp_bytes_in_pieces(AttentionShape shape, std::int64_t tokens
 }
 
 /// Enough for either: which kernels run is known on the GPU only.
-/// @param dp_room bytes that dP may take; 0: deterministic gradients are left to the own kernels where cuDNN
+/// @param dp_room bytes that dP may take; 0: deterministic gradients are left to native kernels where cuDNN
 /// would need it
 inline std::int64_t attention_backward_bytes(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                              std::int64_t dp_room) {

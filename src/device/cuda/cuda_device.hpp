@@ -127,7 +127,7 @@ class CudaDevice final : public Device, public CudaInterop {
   }
   /// As CudnnAttention says. @throws Error if there are others, and cuDNN was demanded
   std::int64_t longest_with_room(const op::AttentionBackward& o) const;
-  /// By the own kernels, of documents of more than `not_asked` tokens at least.
+  /// By native kernels, of documents of more than `not_asked` tokens at least.
   void native_attention_backward(const op::AttentionBackward& o, std::int64_t not_asked);
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// What the products above have of their adapters, after the product itself; low_rank.hpp.

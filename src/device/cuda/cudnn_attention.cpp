@@ -433,7 +433,7 @@ class GraphAttention final : public CudnnAttention {
 
   bool refuse(Direction direction, const std::string& reason) {
     notes_[static_cast<std::size_t>(direction)] =
-        fmt::format("{} by llampi's own kernels: {}", to_string(direction), reason);
+        fmt::format("{} by native kernels: {}", to_string(direction), reason);
     return false;
   }
   void accept(const Division& division) {
@@ -443,7 +443,7 @@ class GraphAttention final : public CudnnAttention {
     std::string& note = notes_[static_cast<std::size_t>(problem.direction)];
     note = pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
     if (division.leaves_documents)
-      note = fmt::format("{} of documents of more than {} tokens by llampi's own kernels",
+      note = fmt::format("{} of documents of more than {} tokens by native kernels",
                          to_string(problem.direction), division.longest());
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by cuDNN's fused graphs, where the build found its C++ frontend and this GPU and shape are
-// supported; the own kernels (attention.cu) otherwise. The two directions are asked for apart, since what the
+// supported; native kernels (attention.cu) otherwise. The two directions are asked for apart, since what the
 // forward direction leaves (out, log_sum_exp) is the same with either.
 //
 // Equal sequences are a plain causal problem. Packed documents are cuDNN's ragged layout with a padding mask,
@@ -34,11 +34,11 @@ class CudnnAttention {
   /// The workspace is aligned to 256 bytes. @throws Error if the problem is not supported
   virtual void run(const op::Attention& o, cudaStream_t stream) = 0;
   virtual void run(const op::AttentionBackward& o, cudaStream_t stream) = 0;
-  /// Of at most so many tokens the documents are that have room, where others may have none: these are left to the own kernels,
+  /// Of at most so many tokens the documents are that have room, where others may have none: these are left to native kernels,
   /// which may write the gradients of all before run(). 0: all have room.
   virtual std::int64_t longest_with_room(const op::AttentionBackward& o) const = 0;
   /// "cuDNN 9.19.0", and after the first use what was decided last where that is worth a word: "backward in 4
-  /// pieces", "backward by llampi's own kernels: too many tokens at once".
+  /// pieces", "backward by native kernels: too many tokens at once".
   virtual std::string describe() const = 0;
 };
 

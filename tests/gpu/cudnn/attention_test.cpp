@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention where cuDNN may do it, on a GPU: the other tests of operations have the own kernels only.
+// Attention where cuDNN may do it, on a GPU: the other tests of operations have native kernels only.
 #include <cmath>
 
 #include "gpu/gpu_fixture.hpp"
@@ -84,7 +84,7 @@ TEST_F(CudnnAttentionTest, IsLikeTheReference) {
   if (device) expect_like_reference(*device);
 }
 
-// The gradients are then the own kernels' on many GPUs, from what cuDNN's forward direction left.
+// The gradients are then native kernels' on many GPUs, from what cuDNN's forward direction left.
 TEST_F(CudnnAttentionTest, IsLikeTheReferenceWhereTheSameBitsAreAskedFor) {
   const auto device = make(true, device::GpuAttention::automatic);
   if (!device) return;

@@ -200,7 +200,7 @@ TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
   }
 }
 
-// Without room for one piece the own kernels have these gradients, of documents that are too long or of all, and say so in a
+// Without room for one piece native kernels have these gradients, of documents that are too long or of all, and say so in a
 // line.
 TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   constexpr std::int64_t kTooLittle = std::int64_t{511} << 20;
@@ -209,12 +209,12 @@ TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   for (const auto& [segments, dp_room] :
        {std::pair{1, std::int64_t{0}}, {1, kTooLittle}, {9, std::int64_t{0}}}) {
     EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, segments, DType::bfloat16, dp_room}));
-    EXPECT_NE(hopper.why().find("(backward by llampi's own kernels: "), std::string::npos) << hopper.why();
+    EXPECT_NE(hopper.why().find("(backward by native kernels: "), std::string::npos) << hopper.why();
     EXPECT_LE(hopper.why().size(), 200U);
   }
   EXPECT_TRUE(hopper.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kTooLittle})) << hopper.why();
   EXPECT_EQ(hopper.why(),
-            hopper.name() + " (backward of documents of more than 2048 tokens by llampi's own kernels)");
+            hopper.name() + " (backward of documents of more than 2048 tokens by native kernels)");
   for (const Gpu& gpu : {kA100, kRtx5090}) {  // cuDNN has none for documents there
     Kernels kernels(gpu, true);
     EXPECT_FALSE(kernels.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kWhole})) << gpu.name;

@@ -16,7 +16,7 @@ std::int64_t dp_bytes(std::int64_t heads, std::int64_t longest) {
   return heads * rows * rows * 2;
 }
 
-/// All of dP, one sequence of a piece, one key/value head, and none: then the own kernels compute.
+/// All of dP, one sequence of a piece, one key/value head, and none: then native kernels compute.
 std::vector<std::int64_t> rooms(const Layout& layout) {
   return {std::int64_t{1} << 30, dp_bytes(kPieceShape.query_heads, layout.longest()),
           dp_bytes(kPieceShape.query_heads / kPieceShape.key_value_heads, layout.longest()), 0};

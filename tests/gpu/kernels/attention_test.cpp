@@ -57,7 +57,7 @@ Results reference(const Inputs& in, DType dtype) {
   return {s.download(out), s.download(log_sum_exp), s.download(dqkv)};
 }
 
-/// By the own kernels on a GPU whose blocks have so much shared memory. Outputs are NaN before.
+/// By native kernels on a GPU whose blocks have so much shared memory. Outputs are NaN before.
 Results own(const Inputs& in, DType dtype, std::size_t shared_bytes, int not_asked = 0) {
   using namespace device::cuda;
   device::cuda::CudaDevice device({.attention = device::GpuAttention::native});
