@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/data/json_lines.hpp"
 #include "llampi/infer/generate.hpp"
 #include "llampi/infer/session.hpp"
@@ -151,6 +153,7 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
   };
 
   Accuracy result{.questions = std::ssize(questions)};
+  std::int64_t in_thoughts = 0;  // answers that reached the limit of tokens there
   auto reported = std::chrono::steady_clock::now();
   for (std::int64_t first = 0; first < result.questions; first += world.size()) {
     const auto mine = static_cast<std::size_t>(first + world.rank());
@@ -158,21 +161,29 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
     const auto made = continue_sequence(world, *session.engine,
                                         has_one ? questions[mine].beginning : Beginning{}, stop, choose);
     std::string line;
-    std::int64_t correct = 0;
+    std::array<std::int64_t, 2> counted{};  // correct, cut off in thoughts
+    auto& [correct, cut_off] = counted;
     if (has_one) {
       const std::string text = model.tokenizer->decode(made.tokens);
       const auto answer = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, text));
       correct = made.stopped && answer == questions[mine].right ? 1 : 0;
+      cut_off = !made.stopped && tokenizer::ends_in_thoughts(model.chat_template, text) ? 1 : 0;
       line = answer_line(questions[mine], std::string(tokenizer::strip(text)), correct != 0);
     }
-    world.sum(std::span(&correct, 1));
+    world.sum(counted);
     result.correct += correct;
+    in_thoughts += cut_off;
     answers.append(line);
     if (const auto now = std::chrono::steady_clock::now(); now - reported >= kReportEvery) {
       const auto done = std::min(first + world.size(), result.questions);
       log.info("{} of {} questions, {} right", done, result.questions, result.correct);
       reported = now;
     }
+  }
+  if (in_thoughts > 0) {
+    log.warning(
+        "{} reached the limit of tokens while the model was still thinking, and {} wrong; raise --max-tokens",
+        count(in_thoughts, "answer"), in_thoughts == 1 ? "counts as" : "count as");
   }
   return result;
 }

@@ -358,6 +358,11 @@ std::string_view without_thoughts(const ChatTemplate& chat_template, std::string
   return after_line_ends(text.substr(end + kThoughtsEnd.size()));
 }
 
+bool ends_in_thoughts(const ChatTemplate& chat_template, std::string_view text) {
+  return chat_template.format == ChatFormat::qwen3 && text.find(kThoughtsBegin) != std::string_view::npos &&
+         text.find(kThoughtsEnd) == std::string_view::npos;
+}
+
 std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
   std::vector<std::int32_t> stops{
       token_of(tokenizer, chat_template.format, special_tokens(chat_template.format).front())};

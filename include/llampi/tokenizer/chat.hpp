@@ -49,6 +49,9 @@ std::string_view strip(std::string_view text);
 /// What the assistant says without its thoughts: with qwen3, what follows the last `</think>` and line ends.
 std::string_view without_thoughts(const ChatTemplate& chat_template, std::string_view text);
 
+/// Whether an answer breaks off in its thoughts, which have begun and not ended.
+bool ends_in_thoughts(const ChatTemplate& chat_template, std::string_view text);
+
 /// What ends the assistant's turn when he generates: the token of the template, and the tokenizer's end().
 std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template);
 

@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // In the alphabet of byte-level BPE "Ġ" is a space and "Ċ" a line's end.
 const std::vector<std::string> kTokens{"Ġ",
@@ -198,13 +199,13 @@ class Generate : public ::testing::Test {
     return "nothing";
   }
   /// @param lines of the file of questions
-  Accuracy ask(const std::string& lines, const std::string& answers = "") const {
+  Accuracy ask(const std::string& lines, const std::string& answers = "", const Log& log = {}) const {
     if (world().rank() == 0) write("questions.jsonl", lines);
     world().barrier();
     QuestionOptions options{.questions = folder_ / "questions.jsonl",
                             .compute = {.device = device::DeviceChoice::cpu, .threads = 1}};
     if (!answers.empty()) options.answers = folder_ / answers;
-    return answer_questions(world(), folder_, options, {});
+    return answer_questions(world(), folder_, options, log);
   }
 
   fs::path folder_;
@@ -357,12 +358,21 @@ TEST_F(Generate, LeavesRoomForThoughts) {
     write("model.safetensors", safetensors(chains({chain})));
     write("tokenizer_config.json", json{{"chat_template", chat_template("qwen3")}}.dump());
   }
+  std::string logged;
+  const Log log([&](const std::string& line) { logged += line + "\n"; });
   const auto ask_with = [&](const json& answer) {
-    return ask(json{{"messages", {{{"role", "user"}, {"content", "what?"}}, answer}}}.dump()).correct;
+    return ask(json{{"messages", {{{"role", "user"}, {"content", "what?"}}, answer}}}.dump(), "", log)
+        .correct;
   };
   EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "42"}, {"reasoning_content", thoughts}}), 1);
   EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "<think>" + thoughts + "</think>42"}}), 1);
+  EXPECT_THAT(logged, Not(HasSubstr("thinking")));
   EXPECT_EQ(ask_with({{"role", "assistant"}, {"content", "42"}}), 0);
+  EXPECT_THAT(
+      logged,
+      HasSubstr(
+          "warning: 1 answer reached the limit of tokens while the model was still thinking, and counts as "
+          "wrong; raise --max-tokens"));
 }
 
 /// On all ranks, also on those that have no question.
