@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   llampi::fsdp::EngineOptions options;
   options.batch = {1, 16};
   options.snapshot = true;
-  options.groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.parameter_groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   std::optional<llampi::fsdp::Engine> engine;
   std::optional<Shards> shards;
   if (world->size() <= 8) {

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   llampi::fsdp::EngineOptions options;
   options.batch = {sequences, seq_len};
   options.clip_grad_norm = 1;
-  options.groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.parameter_groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   llampi::fsdp::Engine engine(*model, *device, *world, options);
   engine.initialise(0);
 

@@ -34,7 +34,7 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
   options.precision.master = options.precision.moment = dtype_of_word(o.state);
   options.precision.reduce = options.precision.gradient_shard = dtype_of_word(o.gradient);
   options.clip_grad_norm = 1;
-  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.1});
+  options.parameter_groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.1});
   return options;
 }
 

@@ -116,7 +116,7 @@ void run(comm::World& world, const std::filesystem::path& file) {
   const auto compute = comm::open_compute(world, {.threads = 1}, log);
   fsdp::EngineOptions options;
   options.batch = {.sequences = kSequences, .seq_len = kSeqLen};
-  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.01});
+  options.parameter_groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.01});
   fsdp::Engine engine(model, compute.device(), *compute.host, compute.world(), options);
   engine.initialise(/*seed=*/1);
   const std::int64_t tokens = world.size() * kSequences * kSeqLen;

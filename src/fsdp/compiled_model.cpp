@@ -27,7 +27,7 @@ std::vector<int> blocks_of_layers(const model::Model& model, const std::vector<m
 
 std::vector<bool> frozen_parameters(const EngineOptions& options) {
   std::vector<bool> frozen;
-  for (const auto& group : options.groups) frozen.push_back(group.frozen);
+  for (const auto& group : options.parameter_groups) frozen.push_back(group.frozen);
   return frozen;
 }
 

@@ -46,7 +46,7 @@ std::vector<std::vector<device::UpdateRange>> update_ranges(const model::Model& 
     const std::int64_t part_end = part_begin + unit.part_elements();
     for (const auto& piece : shard_pieces(unit, shard)) {
       const optim::ParameterGroup group =
-          options.training ? options.groups.at(piece.parameter) : optim::ParameterGroup{};
+          options.training ? options.parameter_groups.at(piece.parameter) : optim::ParameterGroup{};
       if (group.frozen) continue;  // it joins a trained one
       const std::int64_t begin = std::max(part_begin, piece.shard_offset);
       const std::int64_t end = std::min(part_end, piece.shard_offset + piece.elements);

@@ -32,7 +32,7 @@ void require_whole_model(const std::filesystem::path& weights) {
 }  // namespace
 
 std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine) {
-  const auto& groups = engine.options().groups;
+  const auto& groups = engine.options().parameter_groups;
   std::vector<checkpoint::TensorInfo> infos;
   for (const auto& parameter : engine.model().parameters()) {
     const bool frozen = !groups.empty() && groups[infos.size()].frozen;

@@ -220,11 +220,12 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.limit_all_gathers = c.fsdp.limit_all_gathers;
   options.adamw = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps};
   options.clip_grad_norm = c.optimizer.clip_grad_norm;
-  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = c.optimizer.weight_decay,
-                                                                .no_decay = c.optimizer.no_decay,
-                                                                .weight_decays = c.optimizer.weight_decays,
-                                                                .lr_factors = c.optimizer.lr_factors,
-                                                                .frozen = c.optimizer.frozen});
+  options.parameter_groups =
+      optim::parameter_groups(model.parameters(), {.weight_decay = c.optimizer.weight_decay,
+                                                   .no_decay = c.optimizer.no_decay,
+                                                   .weight_decays = c.optimizer.weight_decays,
+                                                   .lr_factors = c.optimizer.lr_factors,
+                                                   .frozen = c.optimizer.frozen});
   check_int8_base(model, options);
   return options;
 }

@@ -66,7 +66,7 @@ void RunReport::describe(std::int64_t total_steps) {
   std::int64_t trained = 0;
   const auto& parameters = inputs_.model->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p)
-    trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
+    trained += engine_.options().parameter_groups[p].frozen ? 0 : parameters[p].elements();
   const auto all = inputs_.model->parameter_elements();
   log_.info("model: {}{}, {}, vocabulary {}", count(all, "parameter"),
             trained < all ? fmt::format(" ({} trained; the others frozen, in {})", with_separators(trained),

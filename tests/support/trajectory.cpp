@@ -134,7 +134,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.saves_frozen = options.saves_frozen;
   auto rules = fixture.rules;
   if (!options.frozen.empty()) rules.frozen = options.frozen;
-  result.groups = optim::parameter_groups(model.parameters(), rules);
+  result.parameter_groups = optim::parameter_groups(model.parameters(), rules);
   return result;
 }
 

@@ -42,8 +42,8 @@ struct EngineOptions {
   bool saves_frozen = true;  ///< false: what is saved has none of the frozen units, which come from elsewhere
   std::uint64_t seed = 0;    ///< of stochastic rounding
   optim::AdamWConstants adamw;
-  double clip_grad_norm = 0;                  ///< 0: off
-  std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
+  double clip_grad_norm = 0;                            ///< 0: off
+  std::vector<optim::ParameterGroup> parameter_groups;  ///< one per parameter; training only
 };
 
 StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups);

@@ -39,7 +39,8 @@ std::vector<StatePiece> StateViews::pieces(const RangeOf& range_of, const HomeOf
                                                   {},
                                                   {}});
       made.in_host_memory = compiled_.evaluation[home.master].arena == Arena::host;
-      const bool trained = options_.training && !unit.frozen && !options_.groups[piece.parameter].frozen;
+      const bool trained =
+          options_.training && !unit.frozen && !options_.parameter_groups[piece.parameter].frozen;
       if (!trained || home.exp_avg == BufferId::none) continue;
       made.exp_avg = in_shard(u, home.exp_avg, {from, to});
       made.exp_avg_sq = in_shard(u, home.exp_avg_sq, {from, to});

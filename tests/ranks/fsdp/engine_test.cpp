@@ -159,7 +159,7 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
   EngineOptions options;
   options.batch = {2, fixture.seq_len};
   options.micro_batches = 2;
-  options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.parameter_groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   Engine engine(*model, *device, world, options);
   engine.initialise(1);
   std::vector<Action> seen;
@@ -230,7 +230,7 @@ TEST(Engine, WhatCannotFitIsRefusedBeforeItIsAllocated) {
   const auto device = device::make_cpu_device(1);
   EngineOptions options;
   options.batch = {1, 8};
-  options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.parameter_groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   EXPECT_THROW(Engine(*model, *device, test_world(), options), UserError);
 }
 
@@ -244,7 +244,7 @@ TEST(Engine, EvaluationLeavesTrainingUntouched) {
   const auto run = [&](bool evaluate) {
     EngineOptions options;
     options.batch = {1, fixture.seq_len};
-    options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+    options.parameter_groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
     Engine engine(*model, *device, world, options);
     engine.initialise(3);
     std::vector<double> losses;

@@ -70,7 +70,9 @@ class Fit : public ::testing::Test {
     options_.batch = {8, 64};
     groups_ = make_groups(options_.strategy, test_world().topology().node_of_rank, 0);
   }
-  void use(const model::Model& model) { options_.groups = optim::parameter_groups(model.parameters(), {}); }
+  void use(const model::Model& model) {
+    options_.parameter_groups = optim::parameter_groups(model.parameters(), {});
+  }
   std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
     return compile_model(*model_, options, groups_, *device::make_cpu_sizes(1)).arena_bytes;
   }
@@ -622,7 +624,7 @@ TEST_F(Fit, OfAHugeMicroBatchIsNotCutIntoAsManySteps) {
 
 TEST_F(Fit, EvaluationsHaveMicroBatchesOnly) {
   options_.training = false;
-  options_.groups = {};
+  options_.parameter_groups = {};
   EngineOptions smaller = options_;
   smaller.batch.sequences = 2;
   SmallDevice device(sum(arenas(smaller))), tiny(1000);

@@ -99,7 +99,7 @@ class LoadedFolder {
     options.batch = {slots_, seq_len};
     options.precision = {dtype, dtype, dtype, dtype, dtype, dtype};
     options.adamw.beta1 = 0.5;  // the moments of a first step are then half the gradients, exactly
-    options.groups = optim::parameter_groups(model_->parameters(), {});
+    options.parameter_groups = optim::parameter_groups(model_->parameters(), {});
     engine_ = std::make_unique<fsdp::Engine>(*model_, *device_, test_world(), options);
     if (dtype == DType::float64) {
       read_as_float64(folder);

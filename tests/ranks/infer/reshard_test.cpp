@@ -51,7 +51,7 @@ struct Loaded {
     options.wrap.min_params = 20;
     options.precision.moment = choice.moment;
     if (choice.strategy == fsdp::Strategy::hybrid_shard) options.shard_group_size = test_ranks() / 2;
-    options.groups = optim::parameter_groups(model->parameters(), {.frozen = "layers.1.mlp"});
+    options.parameter_groups = optim::parameter_groups(model->parameters(), {.frozen = "layers.1.mlp"});
     engine = std::make_unique<fsdp::Engine>(*model, *device, test_world(), options);
   }
   const std::string& name(const fsdp::StatePiece& piece) const {

@@ -76,7 +76,7 @@ class NotFinite : public Train {
     fsdp::EngineOptions options;
     options.batch = {1, kSeqLen};
     options.wrap.policy = fsdp::WrapPolicy::transformer;
-    options.groups.resize(model.parameters().size());
+    options.parameter_groups.resize(model.parameters().size());
     options.clip_grad_norm = 1;
     return options;
   }

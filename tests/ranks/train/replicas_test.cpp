@@ -24,7 +24,7 @@ class Replicas : public Train {
     options.strategy = strategy;
     options.shard_group_size = 2;
     options.wrap.policy = fsdp::WrapPolicy::transformer;
-    options.groups.resize(model.parameters().size());
+    options.parameter_groups.resize(model.parameters().size());
     return options;
   }
   std::unique_ptr<model::Model> model() const { return model::make_llama(model::LlamaConfig::read(folder_)); }

@@ -29,7 +29,7 @@ struct CountedStep {
     options.batch = {2, 16};
     options.micro_batches = micro_batches;
     options.checkpointing = checkpointing;
-    options.groups = optim::parameter_groups(model->parameters(), {});
+    options.parameter_groups = optim::parameter_groups(model->parameters(), {});
     groups = fsdp::make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
     const auto sizes = device::make_cpu_sizes(1);
     compiled = fsdp::compile_model(*model, options, groups, *sizes);

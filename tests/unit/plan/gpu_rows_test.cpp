@@ -62,7 +62,7 @@ struct MeasuredStep {
     precision.param = precision.compute = precision.master = precision.moment = DType::bfloat16;
     precision.reduce = precision.gradient_shard = gradient;
     options.clip_grad_norm = 1;
-    options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+    options.parameter_groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
     groups = fsdp::make_groups(options.strategy, {0}, 0);
     const auto sizes = device::make_gpu_sizes();
     compiled = fsdp::compile_model(*model, options, groups, *sizes, comm::Backend::nccl);

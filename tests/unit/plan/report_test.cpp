@@ -54,7 +54,7 @@ Compiled compile(const Case& c) {
   result.model = small_llama();
   result.options = c.options;
   result.options.batch = {2, 16};
-  result.options.groups = optim::parameter_groups(result.model->parameters(), {.frozen = c.frozen});
+  result.options.parameter_groups = optim::parameter_groups(result.model->parameters(), {.frozen = c.frozen});
   result.groups = fsdp::make_groups(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
   result.compiled =
       fsdp::compile_model(*result.model, result.options, result.groups, *device::make_cpu_sizes(2));
