@@ -59,10 +59,10 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                         .on_device = -lacking[0],
                                         .on_host = -lacking[1],
                                         .one_memory = !machine.gpu};
-  const auto groups = fsdp::make_groups(options.strategy, world.topology().node_of_rank, 0);
+  const auto mesh = fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
-                                   .groups = groups,
+                                   .mesh = mesh,
                                    .sizes = machine.device().sizes(),
                                    .backend = world.backend(),
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
@@ -189,12 +189,12 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
   // The least memory of all ranks.
   const std::int64_t lacking =
       comm::max_over_ranks(world, headroom - machine.device().available_bytes(world.topology().local_ranks));
-  const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, world.topology().node_of_rank, 0);
+  const auto mesh = fsdp::make_device_mesh(fsdp::Strategy::full_shard, world.topology().node_of_rank, 0);
   Options sized = options;
   sized.gradient = "float32";  // as many layers with narrower ones, beside PyTorch, which needs more memory
   const auto needed = [&](std::int64_t layers) {
     const auto model = make_model(sized, layers);
-    const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, sized), groups,
+    const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, sized), mesh,
                                               machine.device().sizes(), world.backend());
     return compiled.arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   };

@@ -253,7 +253,7 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     try {
       const train::CompiledRun run = train::compile_run(train::with_strategy(config, strategy), shape);
-      const auto report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+      const auto report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
       times.push_back(
           {.strategy = strategy,
            .fits = report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
@@ -342,7 +342,7 @@ int plan_command(const Arguments& arguments) {
                          given, log);
   }
   const train::CompiledRun run = train::compile_run(config, request.shape);
-  plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  plan::PlanReport report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
   report.attention_lacks_workspace = lacks_workspace(config, request.shape, run, report);
   const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
   warn_of_other_device(request.machine, figures, machine.device, log);
@@ -352,7 +352,7 @@ int plan_command(const Arguments& arguments) {
     report.times = times_of_strategies(config, request.shape, machine, *figures);
   }
   const fsdp::FitQuestion question =
-      plan::fit_question(report, *run.model, run.options, run.groups, *run.sizes);
+      plan::fit_question(report, *run.model, run.options, run.mesh, *run.sizes);
   report.max_positions = run.max_positions;
   if (report.knows_memory() && report.fits())
     report.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);

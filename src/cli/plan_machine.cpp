@@ -157,11 +157,11 @@ TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptio
                           const Figures& figures) {
   TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
   if (figures.by_operation()) {
-    timed.work = plan::work_of_step(*run.model, options, run.groups, run.compiled, *run.sizes,
-                                    figures.backend, figures.attention);
+    timed.work = plan::work_of_step(*run.model, options, run.mesh, run.compiled, *run.sizes, figures.backend,
+                                    figures.attention);
     timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
   }
-  timed.phases = plan::action_phases(*run.model, options, run.groups, run.compiled, timed.speed, timed.work);
+  timed.phases = plan::action_phases(*run.model, options, run.mesh, run.compiled, timed.speed, timed.work);
   return timed;
 }
 

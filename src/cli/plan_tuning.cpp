@@ -311,7 +311,7 @@ class Trials {
       arena_bytes[static_cast<std::size_t>(row.arena)] +=
           more * fsdp::in_arena(row.bytes / row.buffers) + fsdp::in_arena(losses);
     }
-    return {memory_.needed_on_device(arena_bytes, run.groups, run.options.reduction),
+    return {memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction),
             memory_.needed_on_host(arena_bytes)};
   }
   /// Of all its micro-batches.

@@ -10,7 +10,7 @@
 namespace llampi::fsdp {
 
 void check_that_it_fits(const Site& site, const model::Model& model, const EngineOptions& options,
-                        const DeviceMesh& groups, const CompiledModel& compiled) {
+                        const DeviceMesh& mesh, const CompiledModel& compiled) {
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
@@ -20,22 +20,22 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                                     .on_host = site.host.available_bytes(topology.local_ranks),
                                     .reduction = options.training ? options.reduction : comm::Reduction::nccl,
                                     .one_memory = one_memory};
-    if (available.holds(compiled.arena_bytes, groups)) return;
-    const bool device_is_full = !available.device_holds(compiled.arena_bytes, groups);
+    if (available.holds(compiled.arena_bytes, mesh)) return;
+    const bool device_is_full = !available.device_holds(compiled.arena_bytes, mesh);
     const std::optional<Arena> arena =
         one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
-    const std::string lack =
-        fmt::format("needs {} of {} per rank, but {} has about {} for each of its {}",
-                    format_bytes(device_is_full ? needed_bytes(backend, compiled.arena_bytes, groups,
-                                                               available.reduction, one_memory)
-                                                : compiled.arena_bytes[1]),
-                    one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
-                    format_bytes(device_is_full ? available.on_device : available.on_host),
-                    count(topology.local_ranks, "rank"));
+    const std::string lack = fmt::format(
+        "needs {} of {} per rank, but {} has about {} for each of its {}",
+        format_bytes(device_is_full
+                         ? needed_bytes(backend, compiled.arena_bytes, mesh, available.reduction, one_memory)
+                         : compiled.arena_bytes[1]),
+        one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
+        format_bytes(device_is_full ? available.on_device : available.on_host),
+        count(topology.local_ranks, "rank"));
     throw does_not_fit(lack, compiled, arena,
                        {.model = model,
                         .options = options,
-                        .groups = groups,
+                        .mesh = mesh,
                         .sizes = site.device.sizes(),
                         .backend = backend,
                         .fits = [&](const auto& arenas, const DeviceMesh& in_groups) {

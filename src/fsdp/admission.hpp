@@ -17,6 +17,6 @@ struct Site {
 /// Collective.
 /// @throws UserError on all ranks, with what would make it fit, if it does not fit on some
 void check_that_it_fits(const Site& site, const model::Model& model, const EngineOptions& options,
-                        const DeviceMesh& groups, const CompiledModel& compiled);
+                        const DeviceMesh& mesh, const CompiledModel& compiled);
 
 }  // namespace llampi::fsdp

@@ -33,14 +33,14 @@ std::vector<bool> frozen_parameters(const EngineOptions& options) {
 
 }  // namespace
 
-StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups) {
+StepShape step_shape(const EngineOptions& options, const DeviceMesh& mesh) {
   return {.per_rank = options.micro_batches,
-          .shards = groups.shard_count(),
-          .replicas = groups.replica_count(),
+          .shards = mesh.shard_count(),
+          .replicas = mesh.replica_count(),
           .unsharded = options.accumulate_unsharded,
           .order = options.sum_order,
-          .sums_follow_placement = groups.sums_follow_placement,
-          .nodes = groups.nodes};
+          .sums_follow_placement = mesh.sums_follow_placement,
+          .nodes = mesh.nodes};
 }
 
 int parameter_without_whole_blocks(const model::Model& model, const EngineOptions& options) {
@@ -51,9 +51,9 @@ int parameter_without_whole_blocks(const model::Model& model, const EngineOption
   return -1;
 }
 
-CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
                             const device::OperationSizes& sizes, comm::Backend backend) {
-  check_sum_order(step_shape(options, groups), options.precision, backend, options.reduction);
+  check_sum_order(step_shape(options, mesh), options.precision, backend, options.reduction);
   CompiledModel compiled;
   for (const auto& layer : model.layers()) {
     compiled.specs.push_back(layer->spec(options.batch, options.precision.compute, sizes));
@@ -61,10 +61,10 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
   const bool divides_state = options.training && options.shard_optimizer_over_replicas;
   require(!divides_state || !options.offload.params, "replicas gather updated shards on the device");
   require(!options.precision.int8_base || !options.saves_frozen, "what is kept in 8 bits is not saved");
-  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(),
+  compiled.units = wrap(model, compiled.specs, options.wrap, mesh.shard_count(),
                         {.frozen = frozen_parameters(options),
                          .int8_base = options.precision.int8_base,
-                         .state_parts = divides_state ? groups.replica_count() : 1});
+                         .state_parts = divides_state ? mesh.replica_count() : 1});
   compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
   ProgramSpec spec{.parameters = model.parameters(),
@@ -84,8 +84,8 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .offload = options.offload,
                    .checkpointing = options.checkpointing,
                    .blocks = blocks_of_layers(model, compiled.specs),
-                   .shards = groups.shard_count(),
-                   .replicas = groups.replica_count(),
+                   .shards = mesh.shard_count(),
+                   .replicas = mesh.replica_count(),
                    .backend = backend,
                    .reduction = options.reduction,
                    .all_reduce_stream = options.all_reduce_stream,

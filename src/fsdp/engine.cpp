@@ -23,12 +23,12 @@ namespace llampi::fsdp {
 namespace {
 
 CompiledModel compile_what_fits(const Site& site, const model::Model& model, const EngineOptions& options,
-                                const DeviceMesh& groups) {
+                                const DeviceMesh& mesh) {
   const auto& precision = options.precision;
   require(!precision.shortens_gradient() || precision.gradient_shard == precision.reduce,
           "sharded gradients are kept in the dtype that layers write or in the one that is reduced in");
-  CompiledModel compiled = compile_model(model, options, groups, site.device.sizes(), site.world.backend());
-  check_that_it_fits(site, model, options, groups, compiled);
+  CompiledModel compiled = compile_model(model, options, mesh, site.device.sizes(), site.world.backend());
+  check_that_it_fits(site, model, options, mesh, compiled);
   return compiled;
 }
 
@@ -99,12 +99,12 @@ struct Engine::Impl {
         host(site.host),
         world(site.world),
         options(the_options),
-        groups(make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size)),
+        mesh(make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size)),
         compiled(compile_what_fits(site, model, options,
-                                   groups)),  // first: a failure would abort the groups, and others with them
-        shards(world.group(groups.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
-        replicas(world.group(groups.replicas_of(world.rank()),
-                             {replicas_stream(options.all_reduce_stream, groups.shard_count())})),
+                                   mesh)),  // first: a failure would abort the groups, and others with them
+        shards(world.group(mesh.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
+        replicas(world.group(mesh.replicas_of(world.rank()),
+                             {replicas_stream(options.all_reduce_stream, mesh.shard_count())})),
         arenas(world, device, compiled.arena_bytes) {
     if (options.training) step = bound(compiled.step);
     evaluation = bound(compiled.evaluation);
@@ -167,7 +167,7 @@ struct Engine::Impl {
     if (options.shard_optimizer_over_replicas)
       gathers.emplace(executor.record(), health::FlightOperation{"gather of updated shards"});
     refresh_shards(compiled, arenas, device, host, *replicas,
-                   replicas_stream(options.all_reduce_stream, groups.shard_count()));
+                   replicas_stream(options.all_reduce_stream, mesh.shard_count()));
     executor.wait_for_device(device::Stream::compute);  // the first gathers of a program wait for nothing
   }
 
@@ -210,7 +210,7 @@ struct Engine::Impl {
   device::Device& host;
   comm::World& world;
   EngineOptions options;
-  DeviceMesh groups;
+  DeviceMesh mesh;
   CompiledModel compiled;
   std::unique_ptr<comm::Group> shards, replicas;
   Arenas arenas;
@@ -369,7 +369,7 @@ health::FlightRecord& Engine::record() { return impl_->executor.record(); }
 
 const model::Model& Engine::model() const { return impl_->model; }
 const EngineOptions& Engine::options() const { return impl_->options; }
-const DeviceMesh& Engine::groups() const { return impl_->groups; }
+const DeviceMesh& Engine::mesh() const { return impl_->mesh; }
 const CompiledModel& Engine::compiled() const { return impl_->compiled; }
 const Arenas& Engine::memory() const { return impl_->arenas; }
 std::int64_t Engine::replays() const { return impl_->graphs.replays(); }

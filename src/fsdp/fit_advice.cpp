@@ -190,12 +190,12 @@ Changes narrower_state(const model::Model& model, const EngineOptions& options) 
   return changes;
 }
 
-/// The groups that `ranks` ranks would have, no more of them on a node; hybrid strategies keep the size of theirs.
-DeviceMesh groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
+/// The mesh of `ranks` ranks, no more of them on a node; hybrid strategies keep the size of their shard groups.
+DeviceMesh mesh_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
   std::vector<int> node_of_rank;
-  for (int rank = 0; rank < ranks; ++rank) node_of_rank.push_back(rank / q.groups.ranks_on_node);
-  return make_groups(options.strategy, node_of_rank,
-                     is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
+  for (int rank = 0; rank < ranks; ++rank) node_of_rank.push_back(rank / q.mesh.ranks_on_node);
+  return make_device_mesh(options.strategy, node_of_rank,
+                          is_hybrid(options.strategy) ? q.mesh.shard_count() : 0);
 }
 
 /// What several changes are together: the later of two of one option says all.
@@ -222,11 +222,11 @@ std::int64_t fp8_tokens(const FitQuestion& q) {
   return multiple;
 }
 
-int ranks_of(const DeviceMesh& groups) { return groups.shard_count() * groups.replica_count(); }
+int ranks_of(const DeviceMesh& mesh) { return mesh.shard_count() * mesh.replica_count(); }
 
 /// The global batch, in sequences.
 std::int64_t batch_of(const FitQuestion& q) {
-  return ranks_of(q.groups) * q.options.micro_batches * q.options.batch.sequences;
+  return ranks_of(q.mesh) * q.options.micro_batches * q.options.batch.sequences;
 }
 
 /// With these changes on so many ranks, if it fits then. Other numbers of ranks have other numbers of micro-batches.
@@ -234,16 +234,16 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   EngineOptions options = q.options;
   for (const auto& change : changes) change.apply(options);
   if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
-  if (options.training && ranks != ranks_of(q.groups)) {
+  if (options.training && ranks != ranks_of(q.mesh)) {
     const std::int64_t pass = ranks * options.batch.sequences;
     options.micro_batches = static_cast<int>((batch_of(q) + pass - 1) / pass);
   }
 
-  const DeviceMesh groups = groups_for(q, options, ranks);
-  if (sum_order_problem(step_shape(options, groups), options.precision, q.backend, options.reduction))
+  const DeviceMesh mesh = mesh_for(q, options, ranks);
+  if (sum_order_problem(step_shape(options, mesh), options.precision, q.backend, options.reduction))
     return std::nullopt;
-  const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
-  if (!q.fits(arena_bytes, groups)) return std::nullopt;
+  const auto arena_bytes = compile_model(q.model, options, mesh, q.sizes, q.backend).arena_bytes;
+  if (!q.fits(arena_bytes, mesh)) return std::nullopt;
   return FittingRun{together(changes), ranks, std::move(options), arena_bytes};
 }
 
@@ -281,7 +281,7 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options),
                 others = other_changes(q.options, fp8_tokens(q) > 1),
                 narrow = narrower_state(q.model, q.options), units = smaller_units(q.model, q.options),
-                parts = state_over_replicas(q.options, q.groups.replica_count());
+                parts = state_over_replicas(q.options, q.mesh.replica_count());
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),
@@ -335,13 +335,13 @@ std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   const std::string host =
       offloads ? fmt::format(" (at least {} of host memory per rank)", format_bytes(fit->arena_bytes[1]))
                : "";
-  if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes + host;
+  if (fit->ranks == ranks_of(q.mesh)) return "it would fit with " + changes + host;
   const std::int64_t batch = fit->ranks * fit->options.micro_batches * fit->options.batch.sequences;
   const std::string other_batch = q.options.training && batch != batch_of(q)
                                       ? fmt::format(" and a global batch of {} sequences", batch)
                                       : "";
   return fmt::format("it would fit on {} ranks with at most {} per node{}{}{}{}", fit->ranks,
-                     q.groups.ranks_on_node, other_batch, changes.empty() ? "" : ", and ", changes, host);
+                     q.mesh.ranks_on_node, other_batch, changes.empty() ? "" : ", and ", changes, host);
 }
 
 /// The largest buffers of an arena, or of both, at the peak: "saved activation 1.50 MiB, ...".
@@ -360,7 +360,7 @@ std::string largest_buffers(const CompiledModel& compiled, std::optional<Arena> 
 }  // namespace
 
 std::optional<FittingRun> find_fit(const FitQuestion& q) {
-  const int ranks = ranks_of(q.groups);
+  const int ranks = ranks_of(q.mesh);
   if (auto fit = fitting_change(q, ranks)) return fit;
   for (int times = 2; times <= kMostTimesRanks; times *= 2) {
     if (auto fit = fit_with(q, {}, times * ranks)) return fit;

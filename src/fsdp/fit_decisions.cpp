@@ -53,7 +53,7 @@ CompiledLevel fitting_level(const FitQuestion& question) {
   for (;; ++enough) {
     options.checkpointing = levels[enough];
     CompiledModel compiled = question.compile(options);
-    const bool fits = question.fits(compiled.arena_bytes, question.groups);
+    const bool fits = question.fits(compiled.arena_bytes, question.mesh);
     if (fits || enough + 1 == levels.size()) return {levels[enough], std::move(compiled), fits};
   }
 }
@@ -75,7 +75,7 @@ std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::
 }
 
 FitQuestion with_options(const FitQuestion& question, const EngineOptions& options) {
-  return {question.model, options, question.groups, question.sizes, question.backend, question.fits};
+  return {question.model, options, question.mesh, question.sizes, question.backend, question.fits};
 }
 
 /// A room for dP, and what attention takes longer with it: operations_of_pieces().
@@ -152,20 +152,18 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
 
 }  // namespace
 
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& groups,
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& mesh,
                           comm::Reduction reduction, bool one_memory) {
   const auto [on_device, on_host] = arena_bytes;
-  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups, reduction) +
+  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, mesh, reduction) +
          loaded_later_bytes(backend);
 }
 
 CompiledModel FitQuestion::compile(const EngineOptions& with) const {
-  return compile_model(model, with, groups, sizes, backend);
+  return compile_model(model, with, mesh, sizes, backend);
 }
 
-bool FitQuestion::fits_with(const EngineOptions& with) const {
-  return fits(compile(with).arena_bytes, groups);
-}
+bool FitQuestion::fits_with(const EngineOptions& with) const { return fits(compile(with).arena_bytes, mesh); }
 
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;

@@ -24,13 +24,13 @@ std::optional<ConfigError::Parts> tree_ranks_problem(int ranks) {
 
 }  // namespace
 
-std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch) {
+std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& mesh, int rank, int micro_batch) {
   const std::int64_t ranks = std::int64_t{step.shards} * step.replicas;
   if (step.order == SumOrder::any) return micro_batch * ranks + rank;
   const auto group = std::ranges::find_if(
-      groups.shards, [&](const auto& members) { return std::ranges::find(members, rank) != members.end(); });
-  require(group != groups.shards.end(), "a rank of no group");
-  const auto replica = group - groups.shards.begin();
+      mesh.shards, [&](const auto& members) { return std::ranges::find(members, rank) != members.end(); });
+  require(group != mesh.shards.end(), "a rank of no group");
+  const auto replica = group - mesh.shards.begin();
   const auto shard = std::ranges::find(*group, rank) - group->begin();
   const int together = micro_batches_of_subtree(step.per_rank);
   const std::int64_t subtree = micro_batch / together, within = micro_batch % together;

@@ -257,15 +257,15 @@ class CountingOperations final : public device::Operations {
 
 class StepCounter {
  public:
-  StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
+  StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
               const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes, bool on_gpu,
               AttentionKernels kernels)
       : model_(model),
         options_(options),
         program_(compiled.step),
         sizes_(sizes),
-        shards_(groups.shard_count()),
-        replicas_(groups.replica_count()),
+        shards_(mesh.shard_count()),
+        replicas_(mesh.replica_count()),
         on_gpu_(on_gpu),
         kernels_(kernels) {}
 
@@ -476,11 +476,10 @@ Terms amounts_of(const device::Operation& operation, AttentionKernels attention)
 }
 
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
-                                     const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                                     const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                      const device::OperationSizes& sizes, comm::Backend backend,
                                      AttentionKernels attention) {
-  const StepCounter counter(model, options, groups, compiled, sizes, backend == comm::Backend::nccl,
-                            attention);
+  const StepCounter counter(model, options, mesh, compiled, sizes, backend == comm::Backend::nccl, attention);
   std::vector<ActionWork> work;
   for (const auto& action : compiled.step.actions) work.push_back(counter.of(action));
   return work;

@@ -6,10 +6,9 @@
 namespace llampi::plan {
 
 std::int64_t PlannedMemory::needed_on_device(const fsdp::ArenaBytes& arena_bytes,
-                                             const fsdp::DeviceMesh& groups,
-                                             comm::Reduction reduction) const {
+                                             const fsdp::DeviceMesh& mesh, comm::Reduction reduction) const {
   const bool on_cpus = backend == comm::Backend::mpi;
-  return fsdp::needed_bytes(backend, arena_bytes, groups, reduction, on_cpus) +
+  return fsdp::needed_bytes(backend, arena_bytes, mesh, reduction, on_cpus) +
          (on_cpus ? kProcessBytes : kContextBytes);
 }
 

@@ -69,13 +69,13 @@ std::string Machine::memory_in_words() const {
 }
 
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
+                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
                                const device::OperationSizes& sizes) {
   const auto fits = [memory = report.machine.memory(), reduction = options.reduction](
                         const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_groups) {
     return memory.holds(arena_bytes, in_groups, reduction);
   };
-  return {model, options, groups, sizes, report.machine.backend, fits};
+  return {model, options, mesh, sizes, report.machine.backend, fits};
 }
 
 ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
@@ -132,7 +132,7 @@ CategoryReport PlanReport::total(fsdp::Category category) const {
 }
 
 PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                       const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                        const Machine& machine) {
   require(!compiled.step.empty(), "a report is of a training step");
   PlanReport report;
@@ -150,10 +150,10 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   if (report.on_gpu()) report.logits_workspace = options.batch.logits_bytes;
   report.offloads_residuals = options.offload.residuals;
   report.added = fsdp::added_operations(model, options, compiled);
-  report.shards = groups.shard_count();
-  report.replicas = groups.replica_count();
-  report.groups = fsdp::format_groups(groups);
-  report.mesh = fsdp::describe_groups(groups);
+  report.shards = mesh.shard_count();
+  report.replicas = mesh.replica_count();
+  report.groups = fsdp::format_groups(mesh);
+  report.mesh = fsdp::describe_mesh(mesh);
   report.purposes = fsdp::bytes_by_purpose(compiled.step);
   for (int a = 0; a < fsdp::kArenas; ++a) {
     report.arenas[a] = {.kept = kept_bytes(report.purposes, static_cast<fsdp::Arena>(a)),
@@ -163,10 +163,10 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   }
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
   report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
-  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups, options.reduction);
+  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, mesh, options.reduction);
   const PlannedMemory memory = machine.memory();
   report.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
-  report.needed_bytes = memory.needed_on_device(compiled.arena_bytes, groups, options.reduction);
+  report.needed_bytes = memory.needed_on_device(compiled.arena_bytes, mesh, options.reduction);
   report.step_plan = fsdp::format_memory(compiled.step);
   describe_peak(report, compiled);
   report.traffic = traffic_of(compiled.step);

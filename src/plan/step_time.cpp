@@ -158,7 +158,7 @@ bool is_of_layer(const fsdp::Action& action) {
 }
 
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
-                                  const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                                  const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                   const Speed& speed, const std::vector<ActionWork>& work) {
   require(!speed.costs || work.size() == compiled.step.actions.size(), "costs need the work of each action");
   const auto tokens = static_cast<double>(options.batch.tokens());
@@ -171,8 +171,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
   const double seconds_of_an_operation =
       by_operations ? forward_flops / matrices / speed.flops_per_second : 0;
   std::vector<std::vector<int>> replica_groups;
-  for (const int rank : groups.shards.front()) replica_groups.push_back(groups.replicas_of(rank));
-  const GroupShape shards = slowest_shape(groups.shards, speed),
+  for (const int rank : mesh.shards.front()) replica_groups.push_back(mesh.replicas_of(rank));
+  const GroupShape shards = slowest_shape(mesh.shards, speed),
                    replicas = slowest_shape(replica_groups, speed);
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {

@@ -60,24 +60,24 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   if (shape.hardware == Hardware::gpu)
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
-  run.groups = fsdp::make_groups(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
+  run.mesh = fsdp::make_device_mesh(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
   if (decides_by_memory(config, shape.hardware)) {
-    const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& groups) {
-      return shape.memory.holds(arena_bytes, groups, run.options.reduction);
+    const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& mesh) {
+      return shape.memory.holds(arena_bytes, mesh, run.options.reduction);
     };
     const fsdp::FitQuestion question{.model = *run.model,
                                      .options = run.options,
-                                     .groups = run.groups,
+                                     .mesh = run.mesh,
                                      .sizes = *run.sizes,
                                      .backend = backend,
                                      .fits = fits};
     decide_by_memory(run.options, question, config, shape.hardware,
                      {shape.memory.device_bytes, shape.gpu_major});
   }
-  run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
+  run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, backend);
   return run;
 }
 

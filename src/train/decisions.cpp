@@ -95,8 +95,8 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
   const Inputs& inputs = run.inputs;
   const Config& config = run.config;
   const Hardware hardware = hardware_of(run);
-  const auto groups =
-      fsdp::make_groups(options.strategy, world.topology().node_of_rank, options.shard_group_size);
+  const auto mesh =
+      fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
   const auto sizes = largest_sizes(run);
   comm::agree(world, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
@@ -104,7 +104,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     };
     const fsdp::FitQuestion question{.model = *inputs.model,
                                      .options = options,
-                                     .groups = groups,
+                                     .mesh = mesh,
                                      .sizes = *sizes,
                                      .backend = least.available.backend,
                                      .fits = fits};

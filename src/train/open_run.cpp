@@ -132,8 +132,8 @@ std::int64_t fill_engine(OpenRun& run, std::vector<checkpoint::Refused>& refused
   }
   std::string& text = run.start.run_text;
   text = with_decisions(text, decisions);
-  const std::string placement = placement_note(run.engine->groups(), run.engine->options().precision,
-                                               run.world.topology().node_of_rank);
+  const std::string placement =
+      placement_note(run.engine->mesh(), run.engine->options().precision, run.world.topology().node_of_rank);
   if (!placement.empty()) text = with_note(text, "run.placement", placement);
   if (const auto change = change_of_placement(run.start.placement, placement);
       !begins && !change.empty() && run.config.fsdp.sum_order != fsdp::SumOrder::tree)

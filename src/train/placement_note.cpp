@@ -10,25 +10,25 @@ namespace llampi::train {
 namespace {
 
 /// The dtype that the sums of nodes are rounded to before they are added, if they are.
-const char* rounded_to(const fsdp::DeviceMesh& groups, const fsdp::Precision& precision) {
+const char* rounded_to(const fsdp::DeviceMesh& mesh, const fsdp::Precision& precision) {
   const auto narrow = [](DType dtype) { return size_of(dtype) < size_of(DType::float32); };
-  if (groups.shards_sum_inside_nodes && narrow(precision.reduce)) return to_string(precision.reduce);
-  if (groups.replicas_sum_inside_nodes && narrow(precision.gradient_shard))
+  if (mesh.shards_sum_inside_nodes && narrow(precision.reduce)) return to_string(precision.reduce);
+  if (mesh.replicas_sum_inside_nodes && narrow(precision.gradient_shard))
     return to_string(precision.gradient_shard);
   return nullptr;
 }
 
 }  // namespace
 
-std::string placement_note(const fsdp::DeviceMesh& groups, const fsdp::Precision& precision,
+std::string placement_note(const fsdp::DeviceMesh& mesh, const fsdp::Precision& precision,
                            const std::vector<int>& node_of_rank) {
-  if (!groups.sums_follow_placement && rounded_to(groups, precision) == nullptr) return "";
+  if (!mesh.sums_follow_placement && rounded_to(mesh, precision) == nullptr) return "";
   return comm::format_placement(node_of_rank);
 }
 
-std::string sums_in_words(const fsdp::DeviceMesh& groups, const fsdp::Precision& precision,
+std::string sums_in_words(const fsdp::DeviceMesh& mesh, const fsdp::Precision& precision,
                           const std::string& note) {
-  const char* dtype = rounded_to(groups, precision);
+  const char* dtype = rounded_to(mesh, precision);
   return fmt::format(
       "within each node first{}; the last bits depend on which ranks share a node ({})",
       dtype == nullptr

@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/storage.hpp"
 
 namespace llampi::train {
 
 /// Which ranks share a node, as comm::format_placement() has it, if the last bits depend on it: sums follow the placement, or
 /// what nodes send each other is rounded to bfloat16 or float16. Otherwise empty.
-std::string placement_note(const fsdp::DeviceMesh& groups, const fsdp::Precision& precision,
+std::string placement_note(const fsdp::DeviceMesh& mesh, const fsdp::Precision& precision,
                            const std::vector<int>& node_of_rank);
 
 /// How sums over ranks are formed, for the log, where there is a note.
-std::string sums_in_words(const fsdp::DeviceMesh& groups, const fsdp::Precision& precision,
+std::string sums_in_words(const fsdp::DeviceMesh& mesh, const fsdp::Precision& precision,
                           const std::string& note);
 
 /// For the log of a run that continues with another note than its checkpoint has; empty where they are equal.

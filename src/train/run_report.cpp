@@ -79,8 +79,8 @@ void RunReport::describe(std::int64_t total_steps) {
             count(total_steps, "step"));
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   const auto& precision = engine_.options().precision;
-  if (const auto note = placement_note(engine_.groups(), precision, topology.node_of_rank); !note.empty())
-    log_.info("sums: {}", sums_in_words(engine_.groups(), precision, note));
+  if (const auto note = placement_note(engine_.mesh(), precision, topology.node_of_rank); !note.empty())
+    log_.info("sums: {}", sums_in_words(engine_.mesh(), precision, note));
   if (!topology.uniform) {
     log_.warning(
         "nodes have different numbers of ranks: in collectives over several nodes those of the smallest node have the most to receive, and the "
@@ -88,7 +88,7 @@ void RunReport::describe(std::int64_t total_steps) {
   }
   describe_device();
   log_.info("fsdp: {}", strategy_in_words());
-  warn_of_keys_without_effect(config_, compute_.on_gpu(), engine_.groups(), log_);
+  warn_of_keys_without_effect(config_, compute_.on_gpu(), engine_.mesh(), log_);
   if (config_.run.verify_replicas_every > 0 && config_.fsdp.shard_optimizer_over_replicas)
     log_.warning(
         "run.verify_replicas_every compares only the gathered parameters: with fsdp.shard_optimizer_over_replicas each replica has "
@@ -98,8 +98,8 @@ void RunReport::describe(std::int64_t total_steps) {
 }
 
 std::string RunReport::strategy_in_words() const {
-  const auto& groups = engine_.groups();
-  const int shards = groups.shard_count(), replicas = groups.replica_count();
+  const auto& mesh = engine_.mesh();
+  const int shards = mesh.shard_count(), replicas = mesh.replica_count();
   std::string over = fmt::format("shards over {}", count(shards, "rank"));
   if (shards == 1) over = count(replicas, "replica");
   if (shards > 1 && replicas > 1)

@@ -27,7 +27,7 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
   }
 }
 
-void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& groups,
+void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,
                                  const Log& log) {
   const auto& f = config.fsdp;
   const auto warn = [&log](bool is_set, const std::string& setting, const std::string& reason) {
@@ -42,9 +42,9 @@ void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::
     warn(f.nccl_split_share, "fsdp.nccl_split_share = true", cpus);
     warn(f.reduction == comm::Reduction::nccl, "fsdp.reduction = nccl", cpus);
   }
-  warn(f.all_reduce_stream && groups.shard_count() == 1, "fsdp.all_reduce_stream = true",
+  warn(f.all_reduce_stream && mesh.shard_count() == 1, "fsdp.all_reduce_stream = true",
        "shard groups have one rank, so nothing is reduced inside them meanwhile");
-  warn(config.run.verify_replicas_every > 0 && groups.replica_count() == 1,
+  warn(config.run.verify_replicas_every > 0 && mesh.replica_count() == 1,
        fmt::format("run.verify_replicas_every = {}", config.run.verify_replicas_every),
        fmt::format("with fsdp.strategy = {} there are no replicas", word_of(f.strategy)));
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "llampi/core/log.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
@@ -17,7 +17,7 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
                                 const Log& log);
 
 /// Of each key that asks for something and changes nothing in this run: one line with the reason.
-void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& groups,
+void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,
                                  const Log& log);
 
 /// Of checkpoint.every = 0 where more than an hour could be lost.

@@ -32,8 +32,8 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
   if (action.pass) arguments["pass"] = *action.pass == fsdp::Pass::forward ? "forward" : "backward";
   if (action.payload != fsdp::CopyPayload::none) arguments["payload"] = fsdp::to_string(action.payload);
   if (action.bytes > 0) arguments["bytes"] = action.bytes;
-  if (action.ranks == fsdp::Ranks::shard_group) arguments["ranks"] = engine.groups().shards_of(rank);
-  if (action.ranks == fsdp::Ranks::replicate_group) arguments["ranks"] = engine.groups().replicas_of(rank);
+  if (action.ranks == fsdp::Ranks::shard_group) arguments["ranks"] = engine.mesh().shards_of(rank);
+  if (action.ranks == fsdp::Ranks::replicate_group) arguments["ranks"] = engine.mesh().replicas_of(rank);
   return arguments;
 }
 

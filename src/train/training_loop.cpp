@@ -48,9 +48,9 @@ Outcome TrainingLoop::train() {
 /// Of this rank's micro-batches.
 data::Loader TrainingLoop::open_loader() const {
   std::vector<std::int64_t> numbers;
-  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->groups());
+  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->mesh());
   for (int m = 0; m < shape.per_rank; ++m)
-    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->groups(), run_.world.rank(), m));
+    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->mesh(), run_.world.rank(), m));
   return {*run_.inputs.train_file, run_.inputs.batch_options, *run_.inputs.sampler, std::move(numbers)};
 }
 

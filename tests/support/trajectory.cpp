@@ -196,11 +196,11 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
 TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
   const std::int64_t samples = (static_cast<std::int64_t>(fixture_.tokens.size()) - 1) / fixture_.seq_len;
   const std::int64_t steps_of_stream = std::max<std::int64_t>(samples / global_batch_, 1);
-  const StepShape shape = step_shape(engine_->options(), engine_->groups());
+  const StepShape shape = step_shape(engine_->options(), engine_->mesh());
   Inputs inputs{{}, {schedule_.at(t), t, 0, options_.loss_scale}};
   for (int m = 0; m < options_.accumulation; ++m) {
     std::vector<std::int64_t> mine;
-    const std::int64_t first = micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_;
+    const std::int64_t first = micro_batch_number(shape, engine_->mesh(), world_.rank(), m) * slots_;
     for (std::int64_t i = 0; i < slots_; ++i) {
       const std::int64_t sample = first + i;
       if (sample < global_batch_)

@@ -8,7 +8,7 @@
 #include "llampi/comm/forward.hpp"
 #include "llampi/comm/reduction.hpp"
 #include "llampi/fsdp/builder.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/model.hpp"
@@ -46,7 +46,7 @@ struct EngineOptions {
   std::vector<optim::ParameterGroup> parameter_groups;  ///< one per parameter; training only
 };
 
-StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups);
+StepShape step_shape(const EngineOptions& options, const DeviceMesh& mesh);
 
 /// The first parameter that Precision::int8_base would keep in blocks, though it has no whole number of them; -1: there is none.
 int parameter_without_whole_blocks(const model::Model& model, const EngineOptions& options);
@@ -61,7 +61,7 @@ struct CompiledModel {
 
   const PersistentBuffers& persistent() const { return evaluation.persistent; }
 };
-CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
                             const device::OperationSizes& sizes, comm::Backend backend = comm::Backend::mpi);
 
 }  // namespace llampi::fsdp

@@ -99,7 +99,7 @@ class Engine {
 
   const model::Model& model() const;
   const EngineOptions& options() const;
-  const DeviceMesh& groups() const;
+  const DeviceMesh& mesh() const;
   const CompiledModel& compiled() const;
   const Arenas& memory() const;  ///< in which the programs of compiled() run: to be looked at
   /// After a step whose gradient norm is not finite: the first unit, in the order of the units, of whose

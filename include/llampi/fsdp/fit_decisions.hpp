@@ -21,7 +21,7 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
 /// Bytes of device memory that a rank takes after its device has been opened: the arena, buffers that
 /// communicators allocate in their first collectives, kernels that are loaded when they are first used.
 /// @param one_memory the device computes in host memory, where the host's arena is too
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& groups,
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& mesh,
                           comm::Reduction reduction, bool one_memory);
 
 /// What a rank can have.
@@ -31,23 +31,23 @@ struct AvailableMemory {
   comm::Reduction reduction = comm::Reduction::tree;  ///< as for needed_bytes(), and so below
   bool one_memory = false;
 
-  bool device_holds(const ArenaBytes& arena_bytes, const DeviceMesh& groups) const {
-    return needed_bytes(backend, arena_bytes, groups, reduction, one_memory) <= on_device;
+  bool device_holds(const ArenaBytes& arena_bytes, const DeviceMesh& mesh) const {
+    return needed_bytes(backend, arena_bytes, mesh, reduction, one_memory) <= on_device;
   }
   bool host_holds(const ArenaBytes& arena_bytes) const { return one_memory || arena_bytes[1] <= on_host; }
-  bool holds(const ArenaBytes& arena_bytes, const DeviceMesh& groups) const {
-    return device_holds(arena_bytes, groups) && host_holds(arena_bytes);
+  bool holds(const ArenaBytes& arena_bytes, const DeviceMesh& mesh) const {
+    return device_holds(arena_bytes, mesh) && host_holds(arena_bytes);
   }
 };
 
 struct FitQuestion {
   const model::Model& model;
   const EngineOptions& options;
-  const DeviceMesh& groups;
+  const DeviceMesh& mesh;
   const device::OperationSizes& sizes;
   comm::Backend backend = comm::Backend::mpi;
-  /// Whether arenas of this size would fit on ranks in these groups.
-  std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& groups)> fits;
+  /// Whether arenas of this size would fit on the ranks of this mesh.
+  std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& mesh)> fits;
 
   /// With other options on the same ranks.
   CompiledModel compile(const EngineOptions& with) const;

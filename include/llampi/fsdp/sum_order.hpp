@@ -10,7 +10,7 @@
 #include "llampi/comm/reduction.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/words.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/storage.hpp"
 
 namespace llampi::fsdp {
@@ -41,7 +41,7 @@ constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_ra
 /// train.micro_batch and those that follow.
 /// With SumOrder::any ranks take turns; with SumOrder::tree what is added first stands side by side.
 /// @param rank of the world
-std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch);
+std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& mesh, int rank, int micro_batch);
 
 /// @throws UserError if the order is SumOrder::tree and `ranks` is not a power of two
 void check_tree_ranks(SumOrder order, int ranks);

@@ -78,9 +78,9 @@ struct ActionWork {
 };
 
 /// Of each action of the compiled step.
-/// @param options, groups, sizes, backend those that `compiled` was compiled with
+/// @param options, mesh, sizes, backend those that `compiled` was compiled with
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
-                                     const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                                     const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                      const device::OperationSizes& sizes, comm::Backend backend,
                                      AttentionKernels attention);
 

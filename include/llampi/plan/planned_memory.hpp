@@ -22,9 +22,9 @@ struct PlannedMemory {
   std::int64_t host_bytes = 0;                 ///< of a node with GPUs, their memory not included
   int ranks_per_node = 1;                      ///< the most
 
-  /// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
+  /// What a rank of this mesh needs of the memory of its device: a GPU's with the context, what is loaded
   /// later and communicators, or the host's, where both arenas are, with the process itself.
-  std::int64_t needed_on_device(const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& groups,
+  std::int64_t needed_on_device(const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& mesh,
                                 comm::Reduction reduction) const;
   /// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
   std::int64_t needed_on_host(const fsdp::ArenaBytes& arena_bytes) const;
@@ -33,9 +33,9 @@ struct PlannedMemory {
     return device_bytes == 0 || needed_bytes <= device_bytes;
   }
   bool host_holds(std::int64_t needed_bytes) const { return host_bytes == 0 || needed_bytes <= host_bytes; }
-  bool holds(const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& groups,
+  bool holds(const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& mesh,
              comm::Reduction reduction) const {
-    return device_holds(needed_on_device(arena_bytes, groups, reduction)) &&
+    return device_holds(needed_on_device(arena_bytes, mesh, reduction)) &&
            host_holds(needed_on_host(arena_bytes));
   }
 };

@@ -256,12 +256,12 @@ struct PlanReport {
 
 /// @param compiled with a training step
 PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                       const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                        const Machine& machine);
 
 /// Whether other options would fit where the report is of. All must outlive it.
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
+                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
                                const device::OperationSizes& sizes);
 
 /// One sentence for a plan that does not fit: what it needs, the largest buffers, what would make it fit.

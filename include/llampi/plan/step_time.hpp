@@ -50,10 +50,10 @@ bool is_of_layer(const fsdp::Action& action);
 /// Of each action of the step what it takes, nothing else under way. Layers share Model::flops_per_token() in proportion
 /// to their matrices, a backward pass being two forwards; what only moves memory of the device (casts, sums, norm, update)
 /// takes nothing. With Speed::costs, each action takes what its work costs. Copies between host and device have a link of their own.
-/// @param options, groups those that `compiled` was compiled with
+/// @param options, mesh those that `compiled` was compiled with
 /// @param work of each action, with Speed::costs: work_of_step()
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
-                                  const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
+                                  const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                   const Speed& speed, const std::vector<ActionWork>& work = {});
 
 /// Each stream has its actions one after another, each after those that it waits for. All ranks do the same at the same time.

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "llampi/fsdp/builder.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/plan/step_time.hpp"
 

@@ -37,7 +37,7 @@ struct CompiledRun {
   std::vector<int> node_of_rank;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<device::OperationSizes> sizes;
-  fsdp::DeviceMesh groups;
+  fsdp::DeviceMesh mesh;
   fsdp::EngineOptions options;
   fsdp::CompiledModel compiled;
   std::int64_t max_positions = 0;  ///< of a sequence: the model's max_position_embeddings

@@ -18,7 +18,7 @@
 #include "llampi/core/words.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/builder.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/fp8_recipe.hpp"

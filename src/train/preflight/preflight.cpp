@@ -369,9 +369,9 @@ bool Preflight::build() {
 /// Of this rank: the first global batch that has labels, from where the run would start.
 std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
   std::vector<std::int64_t> numbers;
-  const auto shape = fsdp::step_shape(engine_->options(), engine_->groups());
+  const auto shape = fsdp::step_shape(engine_->options(), engine_->mesh());
   for (int m = 0; m < shape.per_rank; ++m)
-    numbers.push_back(fsdp::micro_batch_number(shape, engine_->groups(), world_.rank(), m));
+    numbers.push_back(fsdp::micro_batch_number(shape, engine_->mesh(), world_.rank(), m));
   data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, std::move(numbers));
   std::vector<device::HostBatch> batches;
   const std::int64_t last =
@@ -448,7 +448,7 @@ bool Preflight::check_steps() {
 
 /// False if some differ.
 bool Preflight::check_replicas() {
-  const int replicas = engine_->groups().replica_count();
+  const int replicas = engine_->mesh().replica_count();
   if (replicas == 1) {
     list_.skip("replicas",
                fmt::format("fsdp.strategy = {} has none on these ranks", word_of(config_.fsdp.strategy)));

@@ -6,7 +6,7 @@
 
 #include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/fsdp/builder.hpp"
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "support/documents_apart.hpp"

@@ -7,8 +7,8 @@
 #include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "support/expect_trajectory.hpp"
 

@@ -68,13 +68,13 @@ class Fit : public ::testing::Test {
   Fit() {
     use(*model_);
     options_.batch = {8, 64};
-    groups_ = make_groups(options_.strategy, test_world().topology().node_of_rank, 0);
+    mesh_ = make_device_mesh(options_.strategy, test_world().topology().node_of_rank, 0);
   }
   void use(const model::Model& model) {
     options_.parameter_groups = optim::parameter_groups(model.parameters(), {});
   }
   std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
-    return compile_model(*model_, options, groups_, *device::make_cpu_sizes(1)).arena_bytes;
+    return compile_model(*model_, options, mesh_, *device::make_cpu_sizes(1)).arena_bytes;
   }
   static std::int64_t sum(const std::array<std::int64_t, kArenas>& arenas) { return arenas[0] + arenas[1]; }
   std::string refusal(device::Device& device, device::Device& host) const {
@@ -88,7 +88,7 @@ class Fit : public ::testing::Test {
 
   std::unique_ptr<model::Model> model_ = llama();
   EngineOptions options_;
-  DeviceMesh groups_;
+  DeviceMesh mesh_;
 };
 
 TEST_F(Fit, IsKnownToTheByte) {
@@ -102,7 +102,7 @@ TEST_F(Fit, AdvisesToDivideTheStateAmongReplicas) {
   if (test_ranks() == 1) GTEST_SKIP() << "needs replicas";
   options_.batch = {1, 16};
   options_.strategy = Strategy::no_shard;
-  groups_ = make_groups(options_.strategy, test_world().topology().node_of_rank, 0);
+  mesh_ = make_device_mesh(options_.strategy, test_world().topology().node_of_rank, 0);
   EngineOptions in_parts = options_;
   in_parts.shard_optimizer_over_replicas = true;
   ASSERT_LT(sum(arenas(in_parts)), sum(arenas(options_)));
@@ -115,10 +115,10 @@ TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
   options_.strategy = Strategy::hybrid_shard;
   options_.shard_group_size = 2;
   options_.shard_optimizer_over_replicas = options_.all_reduce_stream = true;
-  groups_ = make_groups(options_.strategy, {0, 0, 0, 0}, 2);
-  const auto fits = [](const auto&, const DeviceMesh& groups) { return groups.replica_count() == 1; };
+  mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 2);
+  const auto fits = [](const auto&, const DeviceMesh& mesh) { return mesh.replica_count() == 1; };
   const auto sizes = device::make_cpu_sizes(1);
-  const auto found = find_fit({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits});
+  const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
   ASSERT_TRUE(found);
   std::string changes;
   for (const auto& [field, value] : found->changes) changes += field + " = " + value + "; ";
@@ -133,13 +133,13 @@ TEST_F(Fit, AdvisesSmallerUnitsWhereOnlyTheyMakeItFit) {
   model_ = llama({.hidden = 128, .feed_forward = 512});
   use(*model_);
   options_.batch = {1, 16};
-  groups_ = make_groups(options_.strategy, {0, 0, 0, 0}, 0);
+  mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 0);
   const auto sizes = device::make_cpu_sizes(1);
   const auto advised = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh& groups) {
-      return sum(arenas) <= bytes && groups.shard_count() == 4;
+    const auto fits = [&](const auto& arenas, const DeviceMesh& mesh) {
+      return sum(arenas) <= bytes && mesh.shard_count() == 4;
     };
-    const auto found = find_fit({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits});
+    const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
     std::string changes;
     for (const auto& [field, value] : found ? found->changes : std::vector<OptionValue>{{"none", ""}})
       changes += field + " = " + value + "; ";
@@ -177,11 +177,11 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   const auto arena_with = [&](std::int64_t dp_room) {
     EngineOptions options = options_;
     options.batch.dp_room = dp_room;
-    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+    return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto room_in = [&](std::int64_t arena_bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
-    return fitting_dp_room({*model_, options_, groups_, *sizes, comm::Backend::nccl, fits}, all);
+    return fitting_dp_room({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, all);
   };
   ASSERT_LT(arena_with(all / 4), arena_with(all));
   EXPECT_EQ(room_in(arena_with(all)), all);
@@ -198,7 +198,7 @@ TEST_F(Fit, KeepsRoomForDocumentsWhereWholeSequencesHaveNone) {
     EngineOptions options = options_;
     options.batch.dp_room = dp_room;
     options.batch.documents = documents;
-    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+    return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const std::int64_t head = std::int64_t{2} * 4096 * 4096;  // of dP
   EXPECT_GT(arena_with(head - 1, true), arena_with(0, true)) << "documents of 2048 tokens";
@@ -220,7 +220,7 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
     EngineOptions options = options_;
     options.checkpointing = checkpointing;
     options.batch.dp_room = dp_room;
-    return compile_model(*long_model, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+    return compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const std::int64_t least = arena_with(Checkpointing::full, 0), enough = arena_with({}, most);
   std::set<std::int64_t> rooms;
@@ -228,20 +228,20 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
     const std::int64_t bytes = least + (enough - least) * part / 10;
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
     const auto added = [&](const EngineOptions& options) {
-      const auto compiled = compile_model(*long_model, options, groups_, *sizes, comm::Backend::nccl);
+      const auto compiled = compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl);
       EXPECT_LE(compiled.arena_bytes[0], bytes);
       return added_operations(*long_model, options, compiled).total() +
              operations_of_pieces(options, compiled);
     };
     EngineOptions chosen = options_;
-    decide_what_fits(chosen, {*long_model, chosen, groups_, *sizes, comm::Backend::nccl, fits},
+    decide_what_fits(chosen, {*long_model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
                      {.checkpointing = true, .offload_residuals = true, .most_dp_room = most});
     rooms.insert(chosen.batch.dp_room);
     for (int halvings = 0; halvings <= 5; ++halvings) {
       EngineOptions other = options_;
       other.batch.dp_room = halvings == 5 ? 0 : most >> halvings;
       const auto kept =
-          fitting_activations({*long_model, other, groups_, *sizes, comm::Backend::nccl, fits}, true);
+          fitting_activations({*long_model, other, mesh_, *sizes, comm::Backend::nccl, fits}, true);
       if (!kept.fits) continue;
       other.checkpointing = kept.checkpointing;
       other.offload.residuals = kept.offload_residuals;
@@ -263,7 +263,7 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   options_.micro_batches = 32;
   options_.precision.param = options_.precision.compute = DType::bfloat16;
   const auto compiled = [&](const EngineOptions& options) {
-    return compile_model(*model, options, groups_, *sizes, comm::Backend::nccl);
+    return compile_model(*model, options, mesh_, *sizes, comm::Backend::nccl);
   };
   const auto divided = [&](std::int64_t sequences, const BlockCheckpointing& checkpointing) {
     EngineOptions options = options_;
@@ -286,7 +286,7 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
     const std::int64_t bytes = least + (enough - least) * part / 10;
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
     EngineOptions chosen = options_;
-    decide_what_fits(chosen, {*model, chosen, groups_, *sizes, comm::Backend::nccl, fits},
+    decide_what_fits(chosen, {*model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
                      {.checkpointing = true, .micro_batch = true});
     EXPECT_EQ(chosen.batch.sequences * chosen.micro_batches, 32);
     EXPECT_LE(compiled(chosen).arena_bytes[0], bytes);
@@ -302,7 +302,7 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   }
   EngineOptions chosen = options_;  // where nothing fits, what needs least is advised
   const auto never = [](const auto&, const DeviceMesh&) { return false; };
-  decide_what_fits(chosen, {*model, chosen, groups_, *sizes, comm::Backend::nccl, never},
+  decide_what_fits(chosen, {*model, chosen, mesh_, *sizes, comm::Backend::nccl, never},
                    {.checkpointing = true, .micro_batch = true});
   EXPECT_EQ(chosen.batch.sequences, 1);
   EXPECT_GE(sequences.size(), 3U);
@@ -315,7 +315,7 @@ TEST_F(Fit, CountsWhatAMicroBatchMoreAdds) {
                elements = 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 100 * 64 + 64;
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     options_.precision.reduce = options_.precision.gradient_shard = dtype;
-    const auto compiled = compile_model(*model_, options_, groups_, *device::make_cpu_sizes(1));
+    const auto compiled = compile_model(*model_, options_, mesh_, *device::make_cpu_sizes(1));
     const double bytes = elements * static_cast<double>(size_of(dtype));
     const double moved = ranks == 1 ? 2 * bytes : bytes + 2 * bytes / ranks;
     EXPECT_NEAR(operations_of_accumulation(options_, compiled), 230 * moved, 230 * 0.02 * moved);
@@ -332,13 +332,12 @@ TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
   const auto arena_with = [&](std::int64_t logits_bytes) {
     EngineOptions options = options_;
     options.batch.logits_bytes = logits_bytes;
-    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+    return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto logits_in = [&](std::int64_t arena_bytes) {
     EngineOptions options = options_;
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
-    decide_what_fits(options, {*model_, options, groups_, *sizes, comm::Backend::nccl, fits},
-                     {.logits = true});
+    decide_what_fits(options, {*model_, options, mesh_, *sizes, comm::Backend::nccl, fits}, {.logits = true});
     return options.batch.logits_bytes;
   };
   ASSERT_LT(arena_with(device::kLogitsBytes), arena_with(kAll));
@@ -359,7 +358,7 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
   };
   const auto chosen = [&](std::int64_t bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
-    return to_string(fitting_checkpointing({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}));
+    return to_string(fitting_checkpointing({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits}));
   };
   for (const char* text : {"none", "selective 1, none", "selective", "feed_forward 2, selective",
                            "feed_forward", "full 3, feed_forward"}) {
@@ -385,7 +384,7 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
     options.micro_batches = 2;
     options.checkpointing = checkpointing;
     options.offload.residuals = residuals;
-    const auto compiled = compile_model(*model_, options, groups_, *device::make_cpu_sizes(1));
+    const auto compiled = compile_model(*model_, options, mesh_, *device::make_cpu_sizes(1));
     return added_operations(*model_, options, compiled);
   };
   const auto none = added(Checkpointing::selective, false);
@@ -415,14 +414,13 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
     EngineOptions options = options_;
     options.checkpointing = Checkpointing::selective;
     options.offload.residuals = residuals;
-    return compile_model(model, options, groups_, *sizes, comm::Backend::nccl).arena_bytes;
+    return compile_model(model, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes;
   };
   const auto chosen = [&](const model::Model& model, std::int64_t device_bytes, std::int64_t host_bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) {
       return arenas[0] <= device_bytes && arenas[1] <= host_bytes;
     };
-    const auto kept =
-        fitting_activations({model, options_, groups_, *sizes, comm::Backend::nccl, fits}, true);
+    const auto kept = fitting_activations({model, options_, mesh_, *sizes, comm::Backend::nccl, fits}, true);
     return to_string(kept.checkpointing) + (kept.offload_residuals ? ", residuals" : "");
   };
   const std::int64_t any = std::int64_t{1} << 40;
@@ -451,11 +449,11 @@ TEST_F(Fit, ResidualsGoToTheHostWhereNothingElseFits) {
     EngineOptions options = options_;
     options.checkpointing = Checkpointing::full;
     options.offload.residuals = residuals;
-    return compile_model(*deep, options, groups_, *sizes).arena_bytes[0];
+    return compile_model(*deep, options, mesh_, *sizes).arena_bytes[0];
   };
   const auto chosen = [&](std::int64_t bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
-    return fitting_activations({*deep, options_, groups_, *sizes, comm::Backend::mpi, fits}, true);
+    return fitting_activations({*deep, options_, mesh_, *sizes, comm::Backend::mpi, fits}, true);
   };
   ASSERT_LT(device_bytes(true), device_bytes(false));
   EXPECT_FALSE(chosen(device_bytes(false)).offload_residuals);
@@ -476,7 +474,7 @@ TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {
   };
   const auto chosen = [&](std::int64_t bytes, std::int64_t enough) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
-    return fitting_micro_batch({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}, enough);
+    return fitting_micro_batch({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits}, enough);
   };
   const std::int64_t length = options_.batch.seq_len, any = 1000 * length;
   for (const int sequences : {2, 3, 4, 6, 12}) {

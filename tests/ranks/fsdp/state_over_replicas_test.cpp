@@ -95,7 +95,7 @@ TEST_F(StateOverReplicas, ARankKeepsItsPart) {
     std::int64_t parts = 0;
     for (const Unit& unit : compiled.units) {
       if (unit.frozen) continue;
-      EXPECT_EQ(unit.state_parts, training.engine().groups().replica_count());
+      EXPECT_EQ(unit.state_parts, training.engine().mesh().replica_count());
       parts += unit.part_elements();
     }
     EXPECT_EQ(bytes_of(compiled, &UnitState::exp_avg), 4 * parts);
@@ -127,7 +127,7 @@ TEST_F(StateOverReplicas, PiecesAreSavedOnceAndShardsAreHeldByAll) {
     world_.sum(held);
     for (std::size_t p = 0; p < saved.size(); ++p) {
       EXPECT_EQ(saved[p], engine.model().parameters()[p].elements());
-      EXPECT_EQ(held[p], saved[p] * engine.groups().replica_count());
+      EXPECT_EQ(held[p], saved[p] * engine.mesh().replica_count());
     }
     const auto kept = engine.pieces_to_save();
     const auto copies = engine.snapshot();

@@ -2,8 +2,8 @@
 // Checkpoints that are written while training goes on.
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/dump.hpp"
-#include "llampi/fsdp/groups.hpp"
 #include "llampi/train/stop.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "support/world_over.hpp"

@@ -62,8 +62,8 @@ class PlanTuning : public ::testing::Test {
     const train::CompiledRun run = train::compile_run(config, shape_);
     const plan::PlannedMemory memory = machine_.memory();
     const std::int64_t bytes =
-        memory.needed_on_device(run.compiled.arena_bytes, run.groups, run.options.reduction);
-    if (!memory.holds(run.compiled.arena_bytes, run.groups, run.options.reduction)) return {.bytes = bytes};
+        memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options.reduction);
+    if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction)) return {.bytes = bytes};
     return {plan::time_of_step(run.compiled.step.actions, time_actions(run, *figures_).phases).seconds,
             bytes};
   }

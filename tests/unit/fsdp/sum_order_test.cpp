@@ -57,21 +57,21 @@ TEST(PartialSums, AddInTheOrderOfTheTree) {
   }
 }
 
-DeviceMesh groups_of(int shards, int replicas) {
-  DeviceMesh groups;
+DeviceMesh mesh_of(int shards, int replicas) {
+  DeviceMesh mesh;
   for (int p = 0; p < replicas; ++p) {
-    auto& group = groups.shards.emplace_back();
+    auto& group = mesh.shards.emplace_back();
     for (int s = 0; s < shards; ++s) group.push_back(p * shards + s);
   }
-  return groups;
+  return mesh;
 }
 
 /// As the engine adds them: over micro-batches of a subtree, ranks, replicas, subtrees, in the order that the shape has.
 std::string added(const StepShape& step) {
-  const auto groups = groups_of(step.shards, step.replicas);
+  const auto mesh = mesh_of(step.shards, step.replicas);
   const int together = micro_batches_of_subtree(step.per_rank);
   const auto number = [&](int replica, int shard, int micro_batch) {
-    return std::to_string(micro_batch_number(step, groups, replica * step.shards + shard, micro_batch));
+    return std::to_string(micro_batch_number(step, mesh, replica * step.shards + shard, micro_batch));
   };
   std::vector<std::string> subtrees;
   for (int first = 0; first < step.per_rank; first += together) {
@@ -128,7 +128,7 @@ TEST(SumOrder, AnyLetsRanksTakeTurns) {
   const StepShape step{.per_rank = 3, .shards = 2, .replicas = 2};
   for (int rank = 0; rank < 4; ++rank) {
     for (int m = 0; m < 3; ++m) {
-      EXPECT_EQ(micro_batch_number(step, groups_of(2, 2), rank, m), 4 * m + rank);
+      EXPECT_EQ(micro_batch_number(step, mesh_of(2, 2), rank, m), 4 * m + rank);
     }
   }
 }
@@ -160,7 +160,7 @@ TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
       refusal(step, {}, comm::Backend::mpi),
       "sum_order = tree needs a number of ranks that is a power of two, and there are 12; start 8 or 16 ranks, or "
       "use sum_order = any");
-  const auto uneven = make_groups(Strategy::full_shard, {0, 0, 0, 1}, 0);
+  const auto uneven = make_device_mesh(Strategy::full_shard, {0, 0, 0, 1}, 0);
   EXPECT_EQ(
       refusal({.shards = 4,
                .order = SumOrder::tree,

@@ -30,11 +30,11 @@ struct CountedStep {
     options.micro_batches = micro_batches;
     options.checkpointing = checkpointing;
     options.parameter_groups = optim::parameter_groups(model->parameters(), {});
-    groups = fsdp::make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
+    mesh = fsdp::make_device_mesh(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
     const auto sizes = device::make_cpu_sizes(1);
-    compiled = fsdp::compile_model(*model, options, groups, *sizes);
+    compiled = fsdp::compile_model(*model, options, mesh, *sizes);
     work =
-        work_of_step(*model, options, groups, compiled, *sizes, comm::Backend::mpi, AttentionKernels::native);
+        work_of_step(*model, options, mesh, compiled, *sizes, comm::Backend::mpi, AttentionKernels::native);
     for (const auto& action : work) {
       sum += action.amounts;
       if (action.recomputes) recomputed += action.amounts;
@@ -42,7 +42,7 @@ struct CountedStep {
   }
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::DeviceMesh groups;
+  fsdp::DeviceMesh mesh;
   fsdp::CompiledModel compiled;
   std::vector<ActionWork> work;
   Terms sum, recomputed;
@@ -117,9 +117,8 @@ TEST(ComputeTime, AnUpdateOnTheHostOfAGpuTakesTheHostsMemory) {
   step.options.offload = {.optimizer = true, .host_step = true};
   const auto updates_take = [&](comm::Backend backend, AttentionKernels kernels) {
     const auto sizes = backend == comm::Backend::nccl ? device::make_gpu_sizes() : device::make_cpu_sizes(1);
-    const auto compiled = fsdp::compile_model(*step.model, step.options, step.groups, *sizes, backend);
-    const auto work =
-        work_of_step(*step.model, step.options, step.groups, compiled, *sizes, backend, kernels);
+    const auto compiled = fsdp::compile_model(*step.model, step.options, step.mesh, *sizes, backend);
+    const auto work = work_of_step(*step.model, step.options, step.mesh, compiled, *sizes, backend, kernels);
     Terms updates;
     for (std::size_t i = 0; i < work.size(); ++i) {
       if (compiled.step.actions[i].op == fsdp::Op::update) updates += work[i].amounts;

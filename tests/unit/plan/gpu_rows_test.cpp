@@ -63,10 +63,10 @@ struct MeasuredStep {
     precision.reduce = precision.gradient_shard = gradient;
     options.clip_grad_norm = 1;
     options.parameter_groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
-    groups = fsdp::make_groups(options.strategy, {0}, 0);
+    mesh = fsdp::make_device_mesh(options.strategy, {0}, 0);
     const auto sizes = device::make_gpu_sizes();
-    compiled = fsdp::compile_model(*model, options, groups, *sizes, comm::Backend::nccl);
-    work = work_of_step(*model, options, groups, compiled, *sizes, comm::Backend::nccl, kernels);
+    compiled = fsdp::compile_model(*model, options, mesh, *sizes, comm::Backend::nccl);
+    work = work_of_step(*model, options, mesh, compiled, *sizes, comm::Backend::nccl, kernels);
     // When all of them were measured, the norm read the gradient twice.
     for (std::size_t i = 0; i < work.size(); ++i) {
       if (compiled.step.actions[i].op == fsdp::Op::sum_squares) work[i].amounts += Terms(work[i].amounts);
@@ -82,7 +82,7 @@ struct MeasuredStep {
   AttentionKernels kernels;
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::DeviceMesh groups;
+  fsdp::DeviceMesh mesh;
   fsdp::CompiledModel compiled;
   std::vector<ActionWork> work;
   double tokens = 0;

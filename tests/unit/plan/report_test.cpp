@@ -31,7 +31,7 @@ struct Case {
 struct Compiled {
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::DeviceMesh groups;
+  fsdp::DeviceMesh mesh;
   fsdp::CompiledModel compiled;
   PlanReport report;
 };
@@ -55,10 +55,10 @@ Compiled compile(const Case& c) {
   result.options = c.options;
   result.options.batch = {2, 16};
   result.options.parameter_groups = optim::parameter_groups(result.model->parameters(), {.frozen = c.frozen});
-  result.groups = fsdp::make_groups(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
+  result.mesh = fsdp::make_device_mesh(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
   result.compiled =
-      fsdp::compile_model(*result.model, result.options, result.groups, *device::make_cpu_sizes(2));
-  result.report = make_report(*result.model, result.options, result.groups, result.compiled,
+      fsdp::compile_model(*result.model, result.options, result.mesh, *device::make_cpu_sizes(2));
+  result.report = make_report(*result.model, result.options, result.mesh, result.compiled,
                               {.device = "cpu", .ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2});
   return result;
 }
@@ -114,7 +114,7 @@ bool alive(const fsdp::Buffer& buffer, int action) {
 TEST(Report, HasTheCompiledArenas) {
   for (const auto& c : cases()) {
     SCOPED_TRACE(c.name);
-    const auto [model, options, groups, compiled, report] = compile(c);
+    const auto [model, options, mesh, compiled, report] = compile(c);
     for (int a = 0; a < fsdp::kArenas; ++a) {
       EXPECT_EQ(report.arenas[a].planned, compiled.arena_bytes[a]);
       EXPECT_EQ(report.arenas[a].step, compiled.step.arena_bytes[a]);
@@ -134,7 +134,7 @@ TEST(Report, HasTheCompiledArenas) {
 TEST(Report, TheBusiestMomentIsTheBusiest) {
   for (const auto& c : cases()) {
     SCOPED_TRACE(c.name);
-    const auto [model, options, groups, compiled, report] = compile(c);
+    const auto [model, options, mesh, compiled, report] = compile(c);
     std::int64_t most = -1;
     int busiest = -1;
     for (int i = 0; i < compiled.step.size(); ++i) {
@@ -211,7 +211,7 @@ TEST(Report, CountsWhatAStepMoves) {
 }
 
 TEST(Report, ListsUnits) {
-  const auto [model, options, groups, compiled, report] =
+  const auto [model, options, mesh, compiled, report] =
       compile({"", 3, 0, with([](auto& o) { o.precision.param = DType::bfloat16; }), "layers.1.*proj"});
   ASSERT_EQ(report.units.size(), 7U);  // the frozen part of layer 1 follows it
   const auto& embedding = report.units[0];
@@ -241,7 +241,7 @@ TEST(Report, MemoryIsSpentOnWhatItsPurposeSays) {
 }
 
 TEST(Report, JsonHoldsEveryNumber) {
-  const auto [model, options, groups, compiled, report] = compile(
+  const auto [model, options, mesh, compiled, report] = compile(
       {"", 4, 2,
        with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard_zero2, o.offload.optimizer = true; })});
   const auto json = nlohmann::json::parse(to_json(report));
@@ -311,7 +311,7 @@ TEST(Report, JsonHoldsEveryNumber) {
 }
 
 TEST(Report, TablesHoldWhatARunPrintsAndMore) {
-  const auto [model, options, groups, compiled, report] =
+  const auto [model, options, mesh, compiled, report] =
       compile({"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })});
   const std::string text = format_report(report) + format_details(report);
   std::istringstream plan(fsdp::format_memory(compiled.step));

@@ -94,14 +94,14 @@ struct TimedStep {
     options.batch = {2, 16};
     std::vector<int> nodes;
     for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / ranks_per_node);
-    groups = fsdp::make_groups(strategy, nodes, shard_group_size);
-    compiled = fsdp::compile_model(*model, options, groups, *device::make_cpu_sizes(1));
+    mesh = fsdp::make_device_mesh(strategy, nodes, shard_group_size);
+    compiled = fsdp::compile_model(*model, options, mesh, *device::make_cpu_sizes(1));
     speed.node_of_rank = nodes;
     speed.flops_per_second = 1e9;
     speed.network.in_node = {10e9, 1e-6};
     speed.network.between_nodes = {1e9, 1e-5};
   }
-  std::vector<Phases> phases() const { return action_phases(*model, options, groups, compiled, speed); }
+  std::vector<Phases> phases() const { return action_phases(*model, options, mesh, compiled, speed); }
   StepTime time() const { return time_of_step(compiled.step.actions, phases()); }
   /// Of all collectives, one after another.
   double communication() const {
@@ -116,7 +116,7 @@ struct TimedStep {
 
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::DeviceMesh groups;
+  fsdp::DeviceMesh mesh;
   fsdp::CompiledModel compiled;
   Speed speed;
 };
@@ -153,7 +153,7 @@ TEST(StepTime, TheOptimizerStateOverReplicasCostsWhatItSaves) {
   TimedStep c(fsdp::Strategy::hybrid_shard, 8, 4);
   const double whole = c.communication();
   c.options.shard_optimizer_over_replicas = true;
-  c.compiled = fsdp::compile_model(*c.model, c.options, c.groups, *device::make_cpu_sizes(1));
+  c.compiled = fsdp::compile_model(*c.model, c.options, c.mesh, *device::make_cpu_sizes(1));
   EXPECT_NEAR(c.communication(), whole, 0.02 * whole);  // but for the norm, now over both groups, and padding
 }
 
@@ -161,7 +161,7 @@ TEST(StepTime, TheOptimizerStateOverReplicasCostsWhatItSaves) {
 TEST(StepTime, IsThatOfTheSlowestGroup) {
   TimedStep c(fsdp::Strategy::hybrid_shard, 6, 3, 2);
   const double with_crossing = c.communication();
-  c.groups.shards = {{0, 1}, {1, 2}, {3, 4}};  // all inside a node
+  c.mesh.shards = {{0, 1}, {1, 2}, {3, 4}};  // all inside a node
   EXPECT_GT(with_crossing, 1.2 * c.communication());
 }
 

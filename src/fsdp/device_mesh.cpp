@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 
 #include <fmt/format.h>
 
@@ -81,19 +81,18 @@ int most_on_a_node(const std::vector<int>& nodes) {
 }
 
 /// What the placement of ranks on nodes means for sums and for buffers.
-void look_at_nodes(DeviceMesh& groups, const std::vector<int>& node_of_rank) {
+void look_at_nodes(DeviceMesh& mesh, const std::vector<int>& node_of_rank) {
   const auto look = [&](const std::vector<int>& members, bool& inside_nodes, int& most) {
     const auto nodes = comm::nodes_of_members(members, node_of_rank);
     most = std::max(most, most_on_a_node(nodes));
-    groups.sums_follow_placement = groups.sums_follow_placement || comm::sums_follow_placement(nodes);
+    mesh.sums_follow_placement = mesh.sums_follow_placement || comm::sums_follow_placement(nodes);
     inside_nodes = inside_nodes || comm::sums_inside_nodes(nodes);
   };
-  for (const auto& members : groups.shards)
-    look(members, groups.shards_sum_inside_nodes, groups.shards_on_node);
-  for (const int rank : groups.shards.front())
-    look(groups.replicas_of(rank), groups.replicas_sum_inside_nodes, groups.replicas_on_node);
-  groups.ranks_on_node = most_on_a_node(node_of_rank);
-  groups.nodes = comm::format_nodes(node_of_rank);
+  for (const auto& members : mesh.shards) look(members, mesh.shards_sum_inside_nodes, mesh.shards_on_node);
+  for (const int rank : mesh.shards.front())
+    look(mesh.replicas_of(rank), mesh.replicas_sum_inside_nodes, mesh.replicas_on_node);
+  mesh.ranks_on_node = most_on_a_node(node_of_rank);
+  mesh.nodes = comm::format_nodes(node_of_rank);
 }
 
 }  // namespace
@@ -114,20 +113,20 @@ std::vector<int> DeviceMesh::replicas_of(int rank) const {
   return replicas;
 }
 
-DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
+DeviceMesh make_device_mesh(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
   const int ranks = static_cast<int>(node_of_rank.size());
-  DeviceMesh groups;
+  DeviceMesh mesh;
   if (is_hybrid(strategy)) {
-    groups.shards =
+    mesh.shards =
         shard_group_size == 0 ? groups_by_node(node_of_rank) : groups_of_size(ranks, shard_group_size);
   } else if (strategy == Strategy::no_shard) {
-    for (int rank = 0; rank < ranks; ++rank) groups.shards.push_back({rank});
+    for (int rank = 0; rank < ranks; ++rank) mesh.shards.push_back({rank});
   } else {
-    groups.shards.emplace_back(ranks);
-    std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
+    mesh.shards.emplace_back(ranks);
+    std::iota(mesh.shards.front().begin(), mesh.shards.front().end(), 0);
   }
-  look_at_nodes(groups, node_of_rank);
-  return groups;
+  look_at_nodes(mesh, node_of_rank);
+  return mesh;
 }
 
 namespace {
@@ -145,36 +144,35 @@ std::string lists_of_ranks(const std::vector<std::vector<int>>& lists) {
   return fmt::format("{}{}", fmt::join(parts, " | "), lists.size() > kShown ? " | ..." : "");
 }
 
-std::vector<std::vector<int>> replicate_groups(const DeviceMesh& groups) {
+std::vector<std::vector<int>> replicate_groups(const DeviceMesh& mesh) {
   std::vector<std::vector<int>> replicas;
-  for (const int rank : groups.shards.front()) replicas.push_back(groups.replicas_of(rank));
+  for (const int rank : mesh.shards.front()) replicas.push_back(mesh.replicas_of(rank));
   return replicas;
 }
 
 }  // namespace
 
-std::string format_groups(const DeviceMesh& groups) {
-  return fmt::format("shards {}; replicas {}", lists_of_ranks(groups.shards),
-                     lists_of_ranks(replicate_groups(groups)));
+std::string format_groups(const DeviceMesh& mesh) {
+  return fmt::format("shards {}; replicas {}", lists_of_ranks(mesh.shards),
+                     lists_of_ranks(replicate_groups(mesh)));
 }
 
-std::string describe_groups(const DeviceMesh& groups) {
-  const int shards = groups.shard_count(), replicas = groups.replica_count();
+std::string describe_mesh(const DeviceMesh& mesh) {
+  const int shards = mesh.shard_count(), replicas = mesh.replica_count();
   if (shards == 1 && replicas == 1) return "device mesh: 1 rank";
   if (replicas == 1) return fmt::format("device mesh: 1 shard group of all {} ranks, no replicas", shards);
   if (shards == 1) return fmt::format("device mesh: no shards, each of the {} ranks is a replica", replicas);
   return fmt::format("device mesh {} x {}: {} shard groups ({}), {} replicate groups ({})", replicas, shards,
-                     replicas, lists_of_ranks(groups.shards), shards,
-                     lists_of_ranks(replicate_groups(groups)));
+                     replicas, lists_of_ranks(mesh.shards), shards, lists_of_ranks(replicate_groups(mesh)));
 }
 
-std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction) {
-  const int shards = groups.shard_count(), replicas = groups.replica_count();
+std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& mesh, comm::Reduction reduction) {
+  const int shards = mesh.shard_count(), replicas = mesh.replica_count();
   std::int64_t bytes =
       2 * comm::communicator_bytes(backend, shards) + comm::communicator_bytes(backend, replicas);
   if (reduction == comm::Reduction::tree) {
-    bytes += comm::exchange_buffer_bytes(backend, shards, groups.shards_on_node) +
-             comm::exchange_buffer_bytes(backend, replicas, groups.replicas_on_node);
+    bytes += comm::exchange_buffer_bytes(backend, shards, mesh.shards_on_node) +
+             comm::exchange_buffer_bytes(backend, replicas, mesh.replicas_on_node);
   }
   return bytes;
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people and programs read about shard groups and replicate groups.
+// What people and programs read about the shard groups and replicate groups of a mesh.
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
 
 namespace llampi::test {
 namespace {
 
-using fsdp::describe_groups;
-using fsdp::make_groups;
+using fsdp::describe_mesh;
+using fsdp::make_device_mesh;
 using fsdp::Strategy;
 
 std::string described(Strategy strategy, int ranks, int shard_group_size = 0) {
-  return describe_groups(
-      make_groups(strategy, std::vector<int>(static_cast<std::size_t>(ranks)), shard_group_size));
+  return describe_mesh(
+      make_device_mesh(strategy, std::vector<int>(static_cast<std::size_t>(ranks)), shard_group_size));
 }
 
-TEST(Groups, AreDescribedAsADeviceMesh) {
+TEST(DeviceMesh, IsDescribedInWords) {
   EXPECT_EQ(described(Strategy::full_shard, 1), "device mesh: 1 rank");
   EXPECT_EQ(described(Strategy::full_shard, 64), "device mesh: 1 shard group of all 64 ranks, no replicas");
   EXPECT_EQ(described(Strategy::no_shard, 3), "device mesh: no shards, each of the 3 ranks is a replica");
@@ -30,11 +30,11 @@ TEST(Groups, AreDescribedAsADeviceMesh) {
       "10 replicate groups (0 10 ... 90 | 1 11 ... 91 | 2 12 ... 92 | 3 13 ... 93 | ...)");
 }
 
-TEST(Groups, KnowHowManyOfThemShareANode) {
-  const auto groups = make_groups(Strategy::hybrid_shard, {0, 0, 0, 1, 1, 1}, 2);  // 0 1 | 2 3 | 4 5
-  EXPECT_EQ(groups.shards_on_node, 2);
-  EXPECT_EQ(groups.replicas_on_node, 2);
-  EXPECT_EQ(groups.ranks_on_node, 3);
+TEST(DeviceMesh, KnowsHowManyMembersShareANode) {
+  const auto mesh = make_device_mesh(Strategy::hybrid_shard, {0, 0, 0, 1, 1, 1}, 2);  // 0 1 | 2 3 | 4 5
+  EXPECT_EQ(mesh.shards_on_node, 2);
+  EXPECT_EQ(mesh.replicas_on_node, 2);
+  EXPECT_EQ(mesh.ranks_on_node, 3);
 }
 
 }  // namespace

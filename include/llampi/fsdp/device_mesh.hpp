@@ -58,15 +58,15 @@ struct DeviceMesh {
 /// @param shard_group_size for hybrid strategies: ranks per shard group, consecutive; 0: the ranks of a node
 /// @throws UserError if it cannot be done as asked (one group only, a size that does not divide the ranks,
 /// uneven nodes): it is never silently weakened
-DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
+DeviceMesh make_device_mesh(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
 /// About what the communicators of a rank take of the device's memory: the shard group's gathers and its reductions, which exchange parts
 /// unless NCCL reduces, have one each, and so have the replicas' reductions.
-std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction);
+std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& mesh, comm::Reduction reduction);
 
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
-std::string format_groups(const DeviceMesh& groups);
+std::string format_groups(const DeviceMesh& mesh);
 /// "device mesh 2 x 2: 2 shard groups (0 1 | 2 3), 2 replicate groups (0 2 | 1 3)"; long lists are cut.
-std::string describe_groups(const DeviceMesh& groups);
+std::string describe_mesh(const DeviceMesh& mesh);
 
 }  // namespace llampi::fsdp
