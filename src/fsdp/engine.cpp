@@ -115,7 +115,7 @@ struct Engine::Impl {
 
   BoundProgram bound(const Program& program) const {
     return bind(program, arenas, {{shards->rank(), shards->size()}, {replicas->rank(), replicas->size()}},
-                operations, names);
+                handlers, names);
   }
   Tensor at(BufferId persistent) const { return arenas.at(compiled.evaluation[persistent]); }
 
@@ -232,7 +232,7 @@ struct Engine::Impl {
       .fp8_weights = fp8_weights,
       .fp8_pieces = all_fp8_pieces(compiled, fp8_weights, shards->rank()),
       .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
-  Operations operations = all_operations(context);
+  HandlerTable handlers = all_handlers(context);
   ActionNames names{compiled.units, compiled.specs};
   BoundProgram step, evaluation;
   health::FlightRecord own_record;

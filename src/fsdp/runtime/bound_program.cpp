@@ -29,12 +29,12 @@ std::string ActionNames::range(const Action& action) const {
 }
 
 BoundProgram bind(const Program& program, const Arenas& arenas, const OwnParts& own,
-                  const Operations& operations, const ActionNames& names) {
+                  const HandlerTable& handlers, const ActionNames& names) {
   BoundProgram bound{&program, std::vector<BoundAction>(program.actions.size())};
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     BoundAction& made = bound.actions[i];
-    made.operation = &operations[action.op];
+    made.handler = &handlers[action.op];
     made.as_noted = names.noted(action);
     made.name = names.range(action);
     for (const auto& operand : action.operands) {

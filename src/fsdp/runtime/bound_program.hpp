@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/fsdp/arenas.hpp"
 
 namespace llampi::fsdp {
 
 struct BoundAction {
-  const Operation* operation = nullptr;
+  const ActionHandler* handler = nullptr;
   std::vector<Tensor> tensors;  ///< per operand
   ArenaBytes reach{};           ///< the ends of its buffers
   health::FlightOperation as_noted;
@@ -35,8 +35,8 @@ struct ActionNames {
   std::string range(const Action& action) const;
 };
 
-/// @param program placed; must outlive the result, as must `operations`
+/// @param program placed; must outlive the result, as must `handlers`
 BoundProgram bind(const Program& program, const Arenas& arenas, const OwnParts& own,
-                  const Operations& operations, const ActionNames& names);
+                  const HandlerTable& handlers, const ActionNames& names);
 
 }  // namespace llampi::fsdp

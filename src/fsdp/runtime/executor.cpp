@@ -191,7 +191,7 @@ void Executor::issue(Running& running, int index) {
             .run = running.inputs,
             .record = running.record,
             .as_noted = what};
-  running.works[i] = (*bound.operation)(call);
+  running.works[i] = (*bound.handler)(call);
   running.sequences[i] = call.sequence;
   if (running.times) running.times->end(index, action.stream);
   if (running.works[i]) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/arenas.hpp"
 

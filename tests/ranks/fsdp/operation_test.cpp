@@ -85,20 +85,20 @@ TEST(AnotherOperation, IsRun) {
   const Doubling doubling(world.size());
   const Program& program = doubling.program;
   Arenas arenas(world, *device, program.arena_bytes);
-  Operations operations;
-  operations.add(kDouble, [](Call& call) -> std::unique_ptr<comm::Work> {
+  HandlerTable handlers;
+  handlers.add(kDouble, [](Call& call) -> std::unique_ptr<comm::Work> {
     const float* from = call[Slot::input].as<float>();
     std::transform(from, from + kElements, call[Slot::output].as<float>(), [](float x) { return 2 * x; });
     return nullptr;
   });
-  operations.add(kSumOverRanks, [&](Call& call) {
+  handlers.add(kSumOverRanks, [&](Call& call) {
     call.announce();
     return group->all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum, Accumulate::no,
                              call[Slot::workspace], call.action.stream);
   });
   const std::vector<Unit> units;
   const std::vector<model::LayerSpec> layers;
-  const BoundProgram bound = bind(program, arenas, {world.rank(), world.size()}, operations, {units, layers});
+  const BoundProgram bound = bind(program, arenas, {world.rank(), world.size()}, handlers, {units, layers});
 
   float* start = arenas.at(program[doubling.start]).as<float>();
   std::iota(start, start + kElements, static_cast<float>(world.rank()));
@@ -143,7 +143,7 @@ TEST(AnotherOperation, NeedsAHandler) {
   const Doubling doubling(1);
   const auto device = device::make_cpu_device(1);
   Arenas arenas(test_world(), *device, doubling.program.arena_bytes);
-  EXPECT_THROW(bind(doubling.program, arenas, {}, Operations(), {{}, {}}), Error);
+  EXPECT_THROW(bind(doubling.program, arenas, {}, HandlerTable(), {{}, {}}), Error);
 }
 
 TEST(LiveRanges, OfWhatIsReadBeforeItIsWrittenThereAreNone) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between ranks: parameters are gathered, gradients reduced and their partial sums added.
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 
@@ -35,32 +35,32 @@ void reduce_values(const RankContext& rank, comm::Group& group, device::Stream s
   call.record->act(name);
 }
 
-void add_collectives(Operations& operations, const RankContext& rank) {
-  operations.add(Op::unshard, [&rank](Call& call) {
+void add_collectives(HandlerTable& handlers, const RankContext& rank) {
+  handlers.add(Op::unshard, [&rank](Call& call) {
     call.announce();
     return rank.shards.all_gather(as_words(call[Slot::input]), as_words(call[Slot::output]),
                                   call.action.stream);
   });
-  operations.add(Op::reduce, [&rank](Call& call) {
+  handlers.add(Op::reduce, [&rank](Call& call) {
     call.announce();
     return rank.shards.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
                                       call[Slot::workspace], call.action.stream);
   });
-  operations.add(Op::add, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::add, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     rank.device.run(device::op::Add{.source = call[Slot::input], .destination = call[Slot::output]});
     return nullptr;
   });
-  operations.add(Op::all_reduce, [&rank](Call& call) {
+  handlers.add(Op::all_reduce, [&rank](Call& call) {
     call.announce();
     return rank.replicas.all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum,
                                     accumulate_of(call), call[Slot::workspace], call.action.stream);
   });
-  operations.add(Op::reduce_scatter, [&rank](Call& call) {
+  handlers.add(Op::reduce_scatter, [&rank](Call& call) {
     call.announce();
     return rank.replicas.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
                                         call[Slot::workspace], call.action.stream);
   });
-  operations.add(Op::all_gather, [&rank](Call& call) {
+  handlers.add(Op::all_gather, [&rank](Call& call) {
     call.announce();
     return rank.replicas.all_gather(call[Slot::input], call[Slot::output], call.action.stream);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations: how an action is carried out, given its operands as tensors. One handler per operation; nothing
+// Handlers: how an action is carried out, given its operands as tensors. One for each operation; nothing
 // else in the runtime knows what an operation does.
 #pragma once
 
@@ -57,19 +57,19 @@ struct Call {
 
 /// Issues what an action does on its stream. What is between ranks returns its Work, which the executor waits
 /// for where somebody depends on it; anything else is done when the stream is, and returns nothing.
-using Operation = std::function<std::unique_ptr<comm::Work>(Call& call)>;
+using ActionHandler = std::function<std::unique_ptr<comm::Work>(Call& call)>;
 
-class Operations {
+class HandlerTable {
  public:
-  void add(Op op, Operation operation);
+  void add(Op op, ActionHandler handler);
   /// @throws Error if there is none
-  const Operation& operator[](Op op) const;
+  const ActionHandler& operator[](Op op) const;
 
  private:
-  std::map<Op, Operation> operations_;
+  std::map<Op, ActionHandler> handlers_;
 };
 
-/// What operations work with. All must outlive them.
+/// What handlers work with. All must outlive them.
 struct RankContext {
   const model::Model& model;
   const EngineOptions& options;
@@ -87,11 +87,11 @@ struct RankContext {
   std::function<void(device::Stream)> before_update;
 };
 
-void add_compute(Operations& operations, const RankContext& rank);
-void add_collectives(Operations& operations, const RankContext& rank);
-void add_copies(Operations& operations, const RankContext& rank);
-void add_update(Operations& operations, const RankContext& rank);
-void add_fp8(Operations& operations, const RankContext& rank);
+void add_compute(HandlerTable& handlers, const RankContext& rank);
+void add_collectives(HandlerTable& handlers, const RankContext& rank);
+void add_copies(HandlerTable& handlers, const RankContext& rank);
+void add_update(HandlerTable& handlers, const RankContext& rank);
+void add_fp8(HandlerTable& handlers, const RankContext& rank);
 
 /// values = op over the ranks of the group, in place, and noted as part of the action that is issued. The compute
 /// stream waits for it.
@@ -104,6 +104,6 @@ struct BoundProgram;
 void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts);
 
 /// All of a training step.
-Operations all_operations(const RankContext& rank);
+HandlerTable all_handlers(const RankContext& rank);
 
 }  // namespace llampi::fsdp

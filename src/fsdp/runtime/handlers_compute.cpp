@@ -4,7 +4,7 @@
 #include <array>
 
 #include "fsdp/runtime/bound_program.hpp"
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -98,21 +98,21 @@ void run_layer(const RankContext& rank, device::Operations& operations, const Ca
 
 }  // namespace
 
-void add_compute(Operations& operations, const RankContext& rank) {
+void add_compute(HandlerTable& handlers, const RankContext& rank) {
   for (const Op op : kLayerOps) {
-    operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    handlers.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
       run_layer(rank, rank.device, call);
       return nullptr;
     });
   }
   for (const Op op : {Op::cast_params, Op::cast_grads}) {
-    operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    handlers.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
       rank.device.run(device::op::Cast{.source = call[Slot::input], .destination = call[Slot::output]});
       return nullptr;
     });
   }
   // The memory belongs to the next live range from here on.
-  operations.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
+  handlers.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
 }
 
 void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {

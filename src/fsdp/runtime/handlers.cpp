@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -36,22 +36,22 @@ void Call::announce() {
   if (record != nullptr) sequence = record->issue(as_noted);
 }
 
-void Operations::add(Op op, Operation operation) { operations_[op] = std::move(operation); }
+void HandlerTable::add(Op op, ActionHandler handler) { handlers_[op] = std::move(handler); }
 
-const Operation& Operations::operator[](Op op) const {
-  const auto found = operations_.find(op);
-  if (found != operations_.end()) return found->second;
+const ActionHandler& HandlerTable::operator[](Op op) const {
+  const auto found = handlers_.find(op);
+  if (found != handlers_.end()) return found->second;
   throw Error(fmt::format("internal error: nothing carries out '{}'", to_string(op)));
 }
 
-Operations all_operations(const RankContext& rank) {
-  Operations operations;
-  add_compute(operations, rank);
-  add_collectives(operations, rank);
-  add_copies(operations, rank);
-  add_update(operations, rank);
-  add_fp8(operations, rank);
-  return operations;
+HandlerTable all_handlers(const RankContext& rank) {
+  HandlerTable handlers;
+  add_compute(handlers, rank);
+  add_collectives(handlers, rank);
+  add_copies(handlers, rank);
+  add_update(handlers, rank);
+  add_fp8(handlers, rank);
+  return handlers;
 }
 
 }  // namespace llampi::fsdp

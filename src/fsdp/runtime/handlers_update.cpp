@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient norm and the optimizer.
 #include "fsdp/norm_scalars.hpp"
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -83,16 +83,16 @@ void update(const RankContext& rank, const Call& call) {
 
 }  // namespace
 
-void add_update(Operations& operations, const RankContext& rank) {
-  operations.add(Op::sum_squares, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+void add_update(HandlerTable& handlers, const RankContext& rank) {
+  handlers.add(Op::sum_squares, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     sum_squares(rank, call);
     return nullptr;
   });
-  operations.add(Op::norm, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::norm, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     compute_norm(rank, call);
     return nullptr;
   });
-  operations.add(Op::update, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::update, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     update(rank, call);
     return nullptr;
   });

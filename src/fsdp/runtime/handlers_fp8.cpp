@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -96,16 +96,16 @@ void transpose(const RankContext& rank, const Call& call) {
 
 }  // namespace
 
-void add_fp8(Operations& operations, const RankContext& rank) {
-  operations.add(Op::fp8_scales, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+void add_fp8(HandlerTable& handlers, const RankContext& rank) {
+  handlers.add(Op::fp8_scales, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     find_scales(rank, call);
     return nullptr;
   });
-  operations.add(Op::fp8_cast, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::fp8_cast, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     cast_shard(rank, call);
     return nullptr;
   });
-  operations.add(Op::transpose, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::transpose, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     transpose(rank, call);
     return nullptr;
   });

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between host memory and the device: as many inputs as outputs, each to its own.
-#include "fsdp/runtime/operations.hpp"
+#include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::fsdp {
 
-void add_copies(Operations& operations, const RankContext& rank) {
-  operations.add(Op::h2d, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+void add_copies(HandlerTable& handlers, const RankContext& rank) {
+  handlers.add(Op::h2d, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     const auto from = call.all(Slot::input), to = call.all(Slot::output);
     if (call.action.payload == CopyPayload::inputs) {  // wherever the caller has them
       const auto& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
@@ -16,7 +16,7 @@ void add_copies(Operations& operations, const RankContext& rank) {
     for (std::size_t k = 0; k < from.size(); ++k) rank.device.upload(to[k], from[k].data, call.action.stream);
     return nullptr;
   });
-  operations.add(Op::d2h, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+  handlers.add(Op::d2h, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     const auto from = call.all(Slot::input), to = call.all(Slot::output);
     for (std::size_t k = 0; k < from.size(); ++k)
       rank.device.download(to[k].data, from[k], call.action.stream);
