@@ -10,7 +10,7 @@
 
 namespace llampi::comm {
 
-/// What an exchange needs to know of its group. A copy: an operation may outlive the group.
+/// What an exchange needs to know of its group. A copy: a collective may outlive the group.
 struct Endpoints {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;

@@ -14,44 +14,45 @@ constexpr auto kPatience = std::chrono::seconds(2);
 
 class QueuedWork final : public Work {
  public:
-  QueuedWork(std::shared_ptr<Progress> progress, device::Stream stream, std::shared_ptr<Operation> operation)
-      : progress_(std::move(progress)), stream_(stream), operation_(std::move(operation)) {}
+  QueuedWork(std::shared_ptr<Progress> progress, device::Stream stream,
+             std::shared_ptr<PendingCollective> collective)
+      : progress_(std::move(progress)), stream_(stream), collective_(std::move(collective)) {}
 
   ~QueuedWork() override {
     try {
       if (std::uncaught_exceptions() > exceptions_) {
-        progress_->wait_a_little(*operation_);
+        progress_->wait_a_little(*collective_);
       } else {
-        progress_->wait(*operation_);
+        progress_->wait(*collective_);
       }
     } catch (...) {  // whoever needs the result calls wait(), which throws
     }
   }
 
   bool progress() override {
-    if (!operation_->done()) progress_->queue(stream_).advance();
-    return operation_->done();
+    if (!collective_->done()) progress_->queue(stream_).advance();
+    return collective_->done();
   }
 
   void wait(device::Stream stream) override {
-    if (!stream.is_urgent()) return progress_->wait(*operation_);
-    if (stream != stream_) progress_->queue(stream).follow(operation_);  // else in order
+    if (!stream.is_urgent()) return progress_->wait(*collective_);
+    if (stream != stream_) progress_->queue(stream).follow(collective_);  // else in order
   }
 
  private:
   std::shared_ptr<Progress> progress_;
   device::Stream stream_;  // that the collective was issued on
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<PendingCollective> collective_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace
 
-Operation::~Operation() {
+PendingCollective::~PendingCollective() {
   if (!done() && communicator_ != nullptr) communicator_->release();
 }
 
-bool Operation::advance() {
+bool PendingCollective::advance() {
   try {
     while (!done() && advance_step()) {
     }
@@ -62,7 +63,7 @@ bool Operation::advance() {
   return done();
 }
 
-bool Operation::advance_step() {
+bool PendingCollective::advance_step() {
   const Step& step = steps_[step_];
   if (!started_) {
     if (step.start) step.start(requests_);
@@ -76,25 +77,25 @@ bool Operation::advance_step() {
   return true;
 }
 
-void StreamQueue::issue(const std::shared_ptr<Operation>& operation) {
-  queue_.push_back({operation});
+void StreamQueue::issue(const std::shared_ptr<PendingCollective>& collective) {
+  queue_.push_back({collective});
   try {
     advance();
   } catch (...) {  // nobody would keep its buffers
-    std::erase_if(queue_, [&](const Entry& entry) { return entry.operation == operation; });
+    std::erase_if(queue_, [&](const Entry& entry) { return entry.collective == collective; });
     throw;
   }
 }
 
-void StreamQueue::follow(std::shared_ptr<const Operation> operation) {
-  if (!operation->done()) queue_.push_back({nullptr, std::move(operation)});
+void StreamQueue::follow(std::shared_ptr<const PendingCollective> collective) {
+  if (!collective->done()) queue_.push_back({nullptr, std::move(collective)});
 }
 
 void StreamQueue::advance() {
   while (!queue_.empty()) {
     const Entry entry = queue_.front();
     try {
-      if (entry.follows ? !entry.follows->done() : !entry.operation->advance()) return;
+      if (entry.follows ? !entry.follows->done() : !entry.collective->advance()) return;
     } catch (...) {
       queue_.pop_front();
       throw;
@@ -107,9 +108,9 @@ void Progress::advance_all() {
   for (StreamQueue& queue : queues_) queue.advance();
 }
 
-void Progress::wait(const Operation& operation) {
+void Progress::wait(const PendingCollective& collective) {
   const Wait wait(*waits_);
-  while (!operation.done()) advance_all();
+  while (!collective.done()) advance_all();
 }
 
 void Progress::wait(Requests& requests) {
@@ -130,8 +131,8 @@ bool Progress::wait_a_little_until(const Done& done) {
   return done();
 }
 
-bool Progress::wait_a_little(const Operation& operation) {
-  return wait_a_little_until([&] { return operation.done(); });
+bool Progress::wait_a_little(const PendingCollective& collective) {
+  return wait_a_little_until([&] { return collective.done(); });
 }
 
 bool Progress::wait_a_little(Requests& requests) {
@@ -140,9 +141,9 @@ bool Progress::wait_a_little(Requests& requests) {
 
 std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,
                             std::vector<Step> steps, std::shared_ptr<Communicator> communicator) {
-  auto operation = std::make_shared<Operation>(std::move(steps), std::move(communicator));
-  progress->queue(stream).issue(operation);
-  return std::make_unique<QueuedWork>(std::move(progress), stream, std::move(operation));
+  auto collective = std::make_shared<PendingCollective>(std::move(steps), std::move(communicator));
+  progress->queue(stream).issue(collective);
+  return std::make_unique<QueuedWork>(std::move(progress), stream, std::move(collective));
 }
 
 }  // namespace llampi::comm

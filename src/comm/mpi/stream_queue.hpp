@@ -21,16 +21,16 @@ struct Step {
   std::function<void()> finish;
 };
 
-/// A collective: steps, one after another.
-class Operation {
+/// A collective in flight: steps, one after another.
+class PendingCollective {
  public:
   /// @param communicator what the steps use; kept until they are done. None if they need no other rank.
-  Operation(std::vector<Step> steps, std::shared_ptr<Communicator> communicator)
+  PendingCollective(std::vector<Step> steps, std::shared_ptr<Communicator> communicator)
       : steps_(std::move(steps)), communicator_(std::move(communicator)) {}
   /// Given up if it is not done: MPI still uses the communicator, which is then never freed.
-  ~Operation();
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
+  ~PendingCollective();
+  PendingCollective(const PendingCollective&) = delete;
+  PendingCollective& operator=(const PendingCollective&) = delete;
 
   /// Goes on as far as it can without waiting; true when it is done. After an exception it counts as done.
   bool advance();
@@ -50,16 +50,17 @@ class Operation {
 /// time. What one writes the next may read, and they may share a workspace, whatever their groups.
 class StreamQueue {
  public:
-  void issue(const std::shared_ptr<Operation>& operation);
-  /// What is issued here from now on starts after an operation of another queue, which that one moves on.
-  void follow(std::shared_ptr<const Operation> operation);
-  /// Moves the oldest operation on, and starts the next when it is done.
+  void issue(const std::shared_ptr<PendingCollective>& collective);
+  /// What is issued here from now on starts after a collective of another queue, which that one moves on.
+  void follow(std::shared_ptr<const PendingCollective> collective);
+  /// Moves the oldest collective on, and starts the next when it is done.
   void advance();
 
  private:
   struct Entry {
-    std::shared_ptr<Operation> operation;        ///< null: of another queue
-    std::shared_ptr<const Operation> follows{};  ///< nothing behind this entry starts before that is done
+    std::shared_ptr<PendingCollective> collective;  ///< null: of another queue
+    /// Nothing behind this entry starts before that is done.
+    std::shared_ptr<const PendingCollective> follows{};
   };
   std::deque<Entry> queue_;
 };
@@ -76,13 +77,13 @@ class Progress {
   const std::shared_ptr<std::atomic<bool>>& waits_flag() const { return waits_; }
   StreamQueue& queue(device::Stream stream) { return queues_[stream.index()]; }
   void advance_all();
-  void wait(const Operation& operation);
+  void wait(const PendingCollective& collective);
   void wait(Requests& requests);
   /// For destructors while an exception unwinds: other ranks may never come, so all such waits together end
-  /// after a few seconds. False if the operation was given up.
-  bool wait_a_little(const Operation& operation);
+  /// after a few seconds. False if the collective was given up.
+  bool wait_a_little(const PendingCollective& collective);
   bool wait_a_little(Requests& requests);
-  /// Whether an operation was given up: MPI still holds its buffers and cannot be finalised.
+  /// Whether a collective was given up: MPI still holds its buffers and cannot be finalised.
   bool gave_up() const { return gave_up_; }
   /// Whether somebody waits. From any thread.
   bool waits() const { return waits_->load(std::memory_order_relaxed); }

@@ -6,7 +6,7 @@
 
 namespace llampi::comm::nccl {
 
-std::string Operation::describe() const {
+std::string CollectiveLabel::describe() const {
   return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), stream.name());
 }
 
@@ -40,16 +40,16 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::issue(const Operation& operation, const Collective& collective) {
+void Communicator::issue(const CollectiveLabel& label, const Collective& collective) {
   const Result result =
       session_->call(handle_, [&](auto& communicator) { return communicator->issue(collective); });
   if (result.is_done()) return;
-  session_->settle(handle_, result, operation.describe());
+  session_->settle(handle_, result, label.describe());
 }
 
-void Communicator::check(const Operation& operation) {
+void Communicator::check(const CollectiveLabel& label) {
   const Result result = session_->state(handle_);
-  if (result.has_failed()) session_->settle(handle_, result, operation.describe());
+  if (result.has_failed()) session_->settle(handle_, result, label.describe());
 }
 
 }  // namespace llampi::comm::nccl

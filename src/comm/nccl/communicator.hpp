@@ -12,7 +12,7 @@
 namespace llampi::comm::nccl {
 
 /// A collective, for messages.
-struct Operation {
+struct CollectiveLabel {
   const char* name = "";
   std::int64_t elements = 0;  ///< of a rank: of the shard, or of the values
   DType dtype = DType::float32;
@@ -38,9 +38,9 @@ class Communicator {
 
   /// Issues a collective. When this returns, it is in its CUDA stream.
   /// @throws Error if it cannot be, or an earlier one failed
-  void issue(const Operation& operation, const Collective& collective);
-  /// @throws Error if a collective failed; `operation` is one that is not done
-  void check(const Operation& operation);
+  void issue(const CollectiveLabel& label, const Collective& collective);
+  /// @throws Error if a collective failed; `label` is that of one that is not done
+  void check(const CollectiveLabel& label);
   const std::string& name() const { return handle_->name; }
 
  private:

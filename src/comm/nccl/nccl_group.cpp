@@ -102,12 +102,12 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
   }
 }
 
-void NcclGroup::issue(const Operation& operation, Collective collective) {
+void NcclGroup::issue(const CollectiveLabel& label, Collective collective) {
   if (size() == 1 || collective.elements == 0) return;
-  require(communicator(operation.stream) != nullptr,
+  require(communicator(label.stream) != nullptr,
           "collectives between GPUs are on urgent streams that the group was made for");
-  collective.stream = gpu_.stream(operation.stream);
-  communicator(operation.stream)->issue(operation, collective);
+  collective.stream = gpu_.stream(label.stream);
+  communicator(label.stream)->issue(label, collective);
 }
 
 void NcclGroup::finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const {
@@ -122,17 +122,18 @@ bool NcclGroup::is_summed_here(DType dtype, ReduceOp op) const {
   return size() > 1 && op == ReduceOp::sum && is_summed_in_tree(reduction_, dtype);
 }
 
-void NcclGroup::exchange(const Operation& operation, std::int64_t elements, std::vector<Transfer> transfers) {
-  issue(operation, {.kind = Collective::Kind::exchange,
-                    .elements = elements,
-                    .dtype = operation.dtype,
-                    .transfers = std::move(transfers)});
+void NcclGroup::exchange(const CollectiveLabel& label, std::int64_t elements,
+                         std::vector<Transfer> transfers) {
+  issue(label, {.kind = Collective::Kind::exchange,
+                .elements = elements,
+                .dtype = label.dtype,
+                .transfers = std::move(transfers)});
 }
 
-void NcclGroup::exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
+void NcclGroup::exchange_and_sum(const CollectiveLabel& label, Tensor whole, std::int64_t stride, Tensor sum,
                                  Accumulate accumulate, void* received, std::int64_t received_stride) {
   if (levels_) {
-    return exchange_and_sum_over_levels(operation, whole, stride, sum, accumulate, received, received_stride);
+    return exchange_and_sum_over_levels(label, whole, stride, sum, accumulate, received, received_stride);
   }
   const Row parts{whole}, others{received, whole.dtype};
   std::vector<Transfer> transfers;
@@ -140,18 +141,18 @@ void NcclGroup::exchange_and_sum(const Operation& operation, Tensor whole, std::
     if (peer == rank()) continue;
     transfers.push_back({peer, parts.at(peer * stride), others.at(std::ssize(transfers) * received_stride)});
   }
-  exchange(operation, sum.elements(), std::move(transfers));
+  exchange(label, sum.elements(), std::move(transfers));
   const std::int64_t own = rank() * stride;
   gpu_.cuda.sum_parts({.own = whole.slice(own, own + sum.elements()),
                        .rank = rank(),
                        .ranks = size(),
                        .others = received,
                        .stride = received_stride},
-                      sum, accumulate, operation.stream);
+                      sum, accumulate, label.stream);
 }
 
 // Inside the node this rank sums the parts that go through it, where they are in `whole`; between nodes it sends each owner its sum.
-void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride,
+void NcclGroup::exchange_and_sum_over_levels(const CollectiveLabel& label, Tensor whole, std::int64_t stride,
                                              Tensor sum, Accumulate accumulate, void* received,
                                              std::int64_t received_stride) {
   const std::int64_t elements = sum.elements();
@@ -168,7 +169,7 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
       for (std::size_t n = 0; n < mine.size(); ++n)
         transfers.push_back({.peer = peer, .receive = others.at(arrived++ * received_stride)});
     }
-    exchange(operation, elements, std::move(transfers));
+    exchange(label, elements, std::move(transfers));
     if (levels_->places() == 1) continue;  // alone on its node, this rank's parts are the node's sums
     for (const EvenRun& run : even_runs(mine)) {
       const Tensor part = parts.row(run.first * stride, elements);
@@ -180,7 +181,7 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
                            .sums = run.count,
                            .own_step = run.step * stride,
                            .others_step = received_stride},
-                          part, Accumulate::no, operation.stream);
+                          part, Accumulate::no, label.stream);
     }
   }
   std::vector<Transfer> transfers;
@@ -188,16 +189,16 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
     if (owner != rank()) transfers.push_back({.peer = owner, .send = parts.at(owner * stride)});
   }
   receive_from_others(levels_->through, rank(), others, received_stride, transfers);
-  exchange(operation, elements, std::move(transfers));
+  exchange(label, elements, std::move(transfers));
   gpu_.cuda.sum_parts({.own = parts.row(rank() * stride, elements),
                        .rank = levels_->node,
                        .ranks = levels_->node_count(),
                        .others = received,
                        .stride = received_stride},
-                      sum, accumulate, operation.stream);
+                      sum, accumulate, label.stream);
 }
 
-void NcclGroup::share_and_sum(const Operation& operation, const std::vector<int>& to,
+void NcclGroup::share_and_sum(const CollectiveLabel& label, const std::vector<int>& to,
                               const std::vector<int>& from, Tensor values, Tensor sum, Accumulate accumulate,
                               void* received) {
   const std::int64_t elements = values.elements();
@@ -206,17 +207,17 @@ void NcclGroup::share_and_sum(const Operation& operation, const std::vector<int>
     if (peer != rank()) transfers.push_back({.peer = peer, .send = values.data});
   }
   receive_from_others(from, rank(), {received, values.dtype}, elements, transfers);
-  exchange(operation, elements, std::move(transfers));
+  exchange(label, elements, std::move(transfers));
   gpu_.cuda.sum_parts({.own = values,
                        .rank = static_cast<int>(std::ranges::find(from, rank()) - from.begin()),
                        .ranks = static_cast<int>(from.size()),
                        .others = received,
                        .stride = elements},
-                      sum, accumulate, operation.stream);
+                      sum, accumulate, label.stream);
 }
 
-void NcclGroup::scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
-                                Tensor workspace) {
+void NcclGroup::scatter_in_tree(const CollectiveLabel& label, Tensor whole, Tensor shard,
+                                Accumulate accumulate, Tensor workspace) {
   require(workspace.bytes() >= reduce_scatter_workspace(Backend::nccl, whole.elements(), size(), whole.dtype,
                                                         reduction_, exchange_bytes_),
           "reduce_scatter: workspace too small");
@@ -224,12 +225,12 @@ void NcclGroup::scatter_in_tree(const Operation& operation, Tensor whole, Tensor
   const auto pieces = split_reduce_scatter(elements, size(), whole.dtype, exchange_bytes_);
   for (std::int64_t begin = 0; begin < elements; begin += pieces.elements) {
     const std::int64_t end = std::min(begin + pieces.elements, elements);
-    exchange_and_sum(operation, whole.slice(begin, whole.elements()), elements, shard.slice(begin, end),
+    exchange_and_sum(label, whole.slice(begin, whole.elements()), elements, shard.slice(begin, end),
                      accumulate, workspace.data, pieces.stride);
   }
 }
 
-void NcclGroup::sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+void NcclGroup::sum_in_tree(const CollectiveLabel& label, Tensor values, Tensor result, Accumulate accumulate,
                             Tensor workspace) {
   const std::int64_t elements = values.elements();
   require(workspace.bytes() >= all_reduce_workspace(Backend::nccl, elements, size(), values.dtype, reduction_,
@@ -238,12 +239,12 @@ void NcclGroup::sum_in_tree(const Operation& operation, Tensor values, Tensor re
   const std::int64_t piece = all_reduce_piece(elements, size(), values.dtype, exchange_bytes_);
   for (std::int64_t begin = 0; begin < elements; begin += piece) {
     const std::int64_t end = std::min(begin + piece, elements);
-    sum_piece_in_tree(operation, values.slice(begin, end), result.slice(begin, end), accumulate, workspace);
+    sum_piece_in_tree(label, values.slice(begin, end), result.slice(begin, end), accumulate, workspace);
   }
 }
 
 // Sums that are to be added are gathered in float32 and added by every rank, so that they are rounded once.
-void NcclGroup::sum_piece_in_tree(const Operation& operation, Tensor values, Tensor result,
+void NcclGroup::sum_piece_in_tree(const CollectiveLabel& label, Tensor values, Tensor result,
                                   Accumulate accumulate, Tensor workspace) {
   const AllReduceSplit split =
       split_all_reduce(values.elements(), size(), values.dtype, aligned_elements(values.dtype));
@@ -255,51 +256,51 @@ void NcclGroup::sum_piece_in_tree(const Operation& operation, Tensor values, Ten
     const bool adds = accumulate == Accumulate::yes;
     const Tensor sums = !adds ? target : is_narrow(values.dtype) ? behind_parts : head;
     const Tensor own = sums.slice(rank() * split.slice, (rank() + 1) * split.slice);
-    exchange_and_sum(operation, head, split.slice, own, Accumulate::no, workspace.data, split.slice);
-    issue(operation, {.kind = Collective::Kind::all_gather,
-                      .send = own.data,
-                      .receive = sums.data,
-                      .elements = split.slice,
-                      .dtype = sums.dtype});
-    if (adds) gpu_.cuda.add_cast(sums, target, accumulate, operation.stream);
+    exchange_and_sum(label, head, split.slice, own, Accumulate::no, workspace.data, split.slice);
+    issue(label, {.kind = Collective::Kind::all_gather,
+                  .send = own.data,
+                  .receive = sums.data,
+                  .elements = split.slice,
+                  .dtype = sums.dtype});
+    if (adds) gpu_.cuda.add_cast(sums, target, accumulate, label.stream);
   }
   if (split.tail == 0) return;
   const Tensor tail = values.slice(split.head, values.elements());
   const Tensor tail_result = result.slice(split.head, result.elements());
   if (levels_) {
     const auto& node = levels_->own_node();
-    share_and_sum(operation, node, node, tail, tail, Accumulate::no, workspace.data);
-    share_and_sum(operation, levels_->own_parts(), levels_->through, tail, tail_result, accumulate,
+    share_and_sum(label, node, node, tail, tail, Accumulate::no, workspace.data);
+    share_and_sum(label, levels_->own_parts(), levels_->through, tail, tail_result, accumulate,
                   workspace.data);
     return;
   }
   const Tensor tails{workspace.data, values.dtype, size(), split.tail};
   const auto of_rank = [&](int r) { return tails.slice_rows(r, r + 1); };
-  issue(operation, {.kind = Collective::Kind::all_gather,
-                    .send = tail.data,
-                    .receive = tails.data,
-                    .elements = split.tail,
-                    .dtype = values.dtype});
+  issue(label, {.kind = Collective::Kind::all_gather,
+                .send = tail.data,
+                .receive = tails.data,
+                .elements = split.tail,
+                .dtype = values.dtype});
   gpu_.cuda.sum_parts(
       {.own = of_rank(0), .rank = 0, .ranks = size(), .others = of_rank(1).data, .stride = split.tail},
-      tail_result, accumulate, operation.stream);
+      tail_result, accumulate, label.stream);
 }
 
-std::unique_ptr<Work> NcclGroup::work(const Operation& operation) {
-  return std::make_unique<NcclWork>(gpu_, session_, communicator(operation.stream), operation);
+std::unique_ptr<Work> NcclGroup::work(const CollectiveLabel& label) {
+  return std::make_unique<NcclWork>(gpu_, session_, communicator(label.stream), label);
 }
 
 std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
-  const Operation operation{"all_gather", shard.elements(), shard.dtype, stream};
-  issue(operation, {.kind = Collective::Kind::all_gather,
-                    .send = shard.data,
-                    .receive = whole.data,
-                    .elements = shard.elements(),
-                    .dtype = shard.dtype});
+  const CollectiveLabel label{"all_gather", shard.elements(), shard.dtype, stream};
+  issue(label, {.kind = Collective::Kind::all_gather,
+                .send = shard.data,
+                .receive = whole.data,
+                .elements = shard.elements(),
+                .dtype = shard.dtype});
   if (size() == 1) finish(shard, whole, Accumulate::no, stream);
-  return work(operation);
+  return work(label);
 }
 
 std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
@@ -307,21 +308,21 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accu
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require_kernel(whole, shard, accumulate);
-  const Operation operation{"reduce_scatter", shard.elements(), whole.dtype, stream};
+  const CollectiveLabel label{"reduce_scatter", shard.elements(), whole.dtype, stream};
   if (is_summed_here(whole.dtype, ReduceOp::sum)) {
-    scatter_in_tree(operation, whole, shard, accumulate, workspace);
-    return work(operation);
+    scatter_in_tree(label, whole, shard, accumulate, workspace);
+    return work(label);
   }
   const std::int64_t begin = rank() * shard.elements();
   const Tensor own = whole.slice(begin, begin + shard.elements());
   const Tensor sum = size() > 1 && is_direct(whole, shard, accumulate) ? shard : own;
-  issue(operation, {.kind = Collective::Kind::reduce_scatter,
-                    .send = whole.data,
-                    .receive = sum.data,
-                    .elements = shard.elements(),
-                    .dtype = whole.dtype});
+  issue(label, {.kind = Collective::Kind::reduce_scatter,
+                .send = whole.data,
+                .receive = sum.data,
+                .elements = shard.elements(),
+                .dtype = whole.dtype});
   finish(sum, shard, accumulate, stream);
-  return work(operation);
+  return work(label);
 }
 
 std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
@@ -333,20 +334,20 @@ std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, Reduce
   require(!in_place || is_direct(values, result, accumulate),
           "all_reduce: values added to themselves, or widened in their place");
   require_kernel(values, result, accumulate);
-  const Operation operation{"all_reduce", values.elements(), values.dtype, stream};
+  const CollectiveLabel label{"all_reduce", values.elements(), values.dtype, stream};
   if (is_summed_here(values.dtype, op)) {
-    sum_in_tree(operation, values, result, accumulate, workspace);
-    return work(operation);
+    sum_in_tree(label, values, result, accumulate, workspace);
+    return work(label);
   }
   const Tensor sum = size() > 1 && is_direct(values, result, accumulate) ? result : values;
-  issue(operation, {.kind = Collective::Kind::all_reduce,
-                    .send = values.data,
-                    .receive = sum.data,
-                    .op = op,
-                    .elements = values.elements(),
-                    .dtype = values.dtype});
+  issue(label, {.kind = Collective::Kind::all_reduce,
+                .send = values.data,
+                .receive = sum.data,
+                .op = op,
+                .elements = values.elements(),
+                .dtype = values.dtype});
   finish(sum, result, accumulate, stream);
-  return work(operation);
+  return work(label);
 }
 
 }  // namespace llampi::comm::nccl

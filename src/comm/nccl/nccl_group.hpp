@@ -36,32 +36,33 @@ class NcclGroup final : public Group {
 
  private:
   /// Calls NCCL if there is anything to do with other ranks.
-  /// @param operation that it is, or is a part of; the collective's stream is set to its
-  void issue(const Operation& operation, Collective collective);
-  void exchange(const Operation& operation, std::int64_t elements, std::vector<Transfer> transfers);
+  /// @param label of the collective that this is, or is a part of; the stream is set to the label's
+  void issue(const CollectiveLabel& label, Collective collective);
+  void exchange(const CollectiveLabel& label, std::int64_t elements, std::vector<Transfer> transfers);
   /// Whether ranks of this group exchange parts, which are summed here.
   bool is_summed_here(DType dtype, ReduceOp op) const;
   /// sum (+)= over ranks of their whole[rank() * stride + i], directly or over two levels.
   /// @param whole over two levels left undefined
   /// @param received where the others' parts arrive, `received_stride` elements apart: those of size() - 1
-  void exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
+  void exchange_and_sum(const CollectiveLabel& label, Tensor whole, std::int64_t stride, Tensor sum,
                         Accumulate accumulate, void* received, std::int64_t received_stride);
-  void exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
-                                    Accumulate accumulate, void* received, std::int64_t received_stride);
+  void exchange_and_sum_over_levels(const CollectiveLabel& label, Tensor whole, std::int64_t stride,
+                                    Tensor sum, Accumulate accumulate, void* received,
+                                    std::int64_t received_stride);
   /// sum (+)= over the ranks `from`, this one among them, of their `values`. This rank's go to the ranks `to`.
-  void share_and_sum(const Operation& operation, const std::vector<int>& to, const std::vector<int>& from,
+  void share_and_sum(const CollectiveLabel& label, const std::vector<int>& to, const std::vector<int>& from,
                      Tensor values, Tensor sum, Accumulate accumulate, void* received);
-  void scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
+  void scatter_in_tree(const CollectiveLabel& label, Tensor whole, Tensor shard, Accumulate accumulate,
                        Tensor workspace);
-  void sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+  void sum_in_tree(const CollectiveLabel& label, Tensor values, Tensor result, Accumulate accumulate,
                    Tensor workspace);
   /// One piece of it: see all_reduce_piece().
-  void sum_piece_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+  void sum_piece_in_tree(const CollectiveLabel& label, Tensor values, Tensor result, Accumulate accumulate,
                          Tensor workspace);
   /// Where a reduction ends, on its stream: result (+)= sum, which may lie in the result already.
   void finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const;
   /// Of what is on the stream now.
-  std::unique_ptr<Work> work(const Operation& operation);
+  std::unique_ptr<Work> work(const CollectiveLabel& label);
   /// Null for a group of one.
   const std::shared_ptr<Communicator>& communicator(device::Stream stream) const {
     return communicators_[stream.index()];

@@ -11,12 +11,12 @@ constexpr auto kPatienceWhileUnwinding = std::chrono::seconds(2);
 }  // namespace
 
 NcclWork::NcclWork(Gpu gpu, std::shared_ptr<Session> session, std::shared_ptr<Communicator> communicator,
-                   const Operation& operation)
+                   const CollectiveLabel& label)
     : gpu_(gpu),
       session_(std::move(session)),
       communicator_(std::move(communicator)),
-      operation_(operation),
-      end_(gpu.device.record(operation.stream)),
+      label_(label),
+      end_(gpu.device.record(label.stream)),
       exceptions_(std::uncaught_exceptions()) {}
 
 NcclWork::~NcclWork() {
@@ -30,7 +30,7 @@ NcclWork::~NcclWork() {
 
 bool NcclWork::progress() {
   if (done_) return true;
-  if (communicator_) communicator_->check(operation_);
+  if (communicator_) communicator_->check(label_);
   done_ = gpu_.cuda.is_reached(end_);
   return done_;
 }
@@ -49,7 +49,7 @@ void NcclWork::wait(device::Stream stream) {
     gpu_.device.wait(stream, end_);
     awaited_ = true;
   } else if (!finish_within(session_->patience())) {
-    session_->fail(fmt::format("{} of {} was not done after {} s", operation_.describe(),
+    session_->fail(fmt::format("{} of {} was not done after {} s", label_.describe(),
                                communicator_ ? communicator_->name() : "a group of one",
                                std::chrono::duration<double>(session_->patience()).count()));
   }

@@ -12,10 +12,10 @@ namespace llampi::comm::nccl {
 
 class NcclWork final : public Work {
  public:
-  /// What is on the operation's stream so far.
+  /// What is on the stream of `label` so far.
   /// @param communicator null for a group of one
   NcclWork(Gpu gpu, std::shared_ptr<Session> session, std::shared_ptr<Communicator> communicator,
-           const Operation& operation);
+           const CollectiveLabel& label);
   ~NcclWork() override;
 
   bool progress() override;
@@ -28,7 +28,7 @@ class NcclWork final : public Work {
   Gpu gpu_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<Communicator> communicator_;
-  Operation operation_;
+  CollectiveLabel label_;
   device::Event end_;
   int exceptions_;
   bool done_ = false;
