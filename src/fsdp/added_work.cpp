@@ -8,32 +8,31 @@ namespace llampi::fsdp {
 namespace {
 
 // Figures of one H100, besides kHostBytesPerSecond.
-constexpr double kOperationsPerSecond = 685e12;  ///< of matrices
+constexpr double kFlopsPerSecond = 685e12;  ///< of matrices
 constexpr double kMemoryBytesPerSecond = 3e12;
 
-// Operations of matrices in the time of one byte, rounded.
-constexpr double kOperationsOfAMemoryByte = 230;   ///< 228.3
-constexpr double kOperationsOfALinkByte = 16'000;  ///< 15'930
+// Floating-point operations of matrices in the time of one byte, rounded.
+constexpr double kFlopsOfAMemoryByte = 230;   ///< 228.3
+constexpr double kFlopsOfALinkByte = 16'000;  ///< 15'930
 
-/// Whether so many operations take as long as a byte does at this rate, within 1 %.
-constexpr bool take_as_long(double operations, double bytes_per_second) {
-  const double ratio = operations * bytes_per_second / kOperationsPerSecond;
+/// Whether so many floating-point operations take as long as a byte does at this rate, within 1 %.
+constexpr bool take_as_long(double flops, double bytes_per_second) {
+  const double ratio = flops * bytes_per_second / kFlopsPerSecond;
   return ratio > 0.99 && ratio < 1.01;
 }
-static_assert(take_as_long(kOperationsOfAMemoryByte, kMemoryBytesPerSecond));
-static_assert(take_as_long(kOperationsOfALinkByte, kHostBytesPerSecond));
+static_assert(take_as_long(kFlopsOfAMemoryByte, kMemoryBytesPerSecond));
+static_assert(take_as_long(kFlopsOfALinkByte, kHostBytesPerSecond));
 
 /// Of the forward pass of an attention, if the layer has one.
-double attention_operations(const model::LayerSpec& spec, const model::BatchShape& batch) {
+double attention_flops(const model::LayerSpec& spec, const model::BatchShape& batch) {
   if (!spec.attention) return 0;
-  return spec.attention->forward_operations(static_cast<double>(batch.tokens()),
-                                            static_cast<double>(batch.seq_len));
+  return spec.attention->forward_flops(static_cast<double>(batch.tokens()),
+                                       static_cast<double>(batch.seq_len));
 }
 
 }  // namespace
 
-double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer,
-                          double tokens) {
+double forward_flops(const model::Model& model, const CompiledModel& compiled, int layer, double tokens) {
   double elements = 0;
   for (const auto& use : compiled.specs[static_cast<std::size_t>(layer)].parameters) {
     const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
@@ -44,10 +43,10 @@ double forward_operations(const model::Model& model, const CompiledModel& compil
   return 2 * elements * tokens;
 }
 
-AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
-                                 const CompiledModel& compiled) {
+AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
+                       const CompiledModel& compiled) {
   const auto tokens = static_cast<double>(options.batch.tokens());
-  AddedOperations sum;
+  AddedFlops sum;
   double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
   for (const auto& action : compiled.step.actions) {
     const auto bytes = static_cast<double>(action.bytes);
@@ -55,13 +54,12 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
       passes += bytes;
       if (action.op == Op::d2h) copied += bytes;
     }
-    if (action.op == Op::backward)
-      sum.needed += 3 * forward_operations(model, compiled, action.layer, tokens);
+    if (action.op == Op::backward) sum.needed += 3 * forward_flops(model, compiled, action.layer, tokens);
     if (action.op != Op::recompute) continue;
     const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
     if (!action.selective) {
-      sum.recomputed += forward_operations(model, compiled, action.layer, tokens);
-      sum.attention += attention_operations(spec, options.batch);
+      sum.recomputed += forward_flops(model, compiled, action.layer, tokens);
+      sum.attention += attention_flops(spec, options.batch);
     }
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
       if (!spec.saved[i].recomputed) continue;
@@ -71,12 +69,12 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
     }
   }
   const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;
-  sum.memory = kOperationsOfAMemoryByte * passes;
-  sum.waiting = std::max(0.0, kOperationsOfALinkByte * copied - forward);
+  sum.memory = kFlopsOfAMemoryByte * passes;
+  sum.waiting = std::max(0.0, kFlopsOfALinkByte * copied - forward);
   return sum;
 }
 
-double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
+double flops_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
   // Of 8192 tokens and 32 heads of 128: whole 3.15 ms, in 4 pieces 3.88, in 8 pieces 4.72, by native kernels 7.05. What a piece
   // adds grows with the sequence as a block of threads does, which loops over it.
   constexpr double kOfPiece = 950, kNative = 2;
@@ -86,7 +84,7 @@ double operations_of_pieces(const EngineOptions& options, const CompiledModel& c
     const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
     if (!spec.attention) continue;
     const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
-    const double backward = 2.5 * attention_operations(spec, options.batch);
+    const double backward = 2.5 * attention_flops(spec, options.batch);
     const std::int64_t pieces =
         device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.dp_room);
     const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);
@@ -95,7 +93,7 @@ double operations_of_pieces(const EngineOptions& options, const CompiledModel& c
   return sum;
 }
 
-double operations_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
+double flops_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
   const std::int64_t kept = size_of(options.precision.gradient_shard),
                      reduced = size_of(options.precision.reduce);
   std::int64_t bytes = 0;
@@ -105,7 +103,7 @@ double operations_of_accumulation(const EngineOptions& options, const CompiledMo
     bytes += shards_are_added ? unit.flat_elements() * reduced + 2 * unit.shard_elements * kept
                               : 2 * unit.flat_elements() * (unit.shards > 1 ? reduced : kept);
   }
-  return kOperationsOfAMemoryByte * static_cast<double>(bytes);
+  return kFlopsOfAMemoryByte * static_cast<double>(bytes);
 }
 
 }  // namespace llampi::fsdp

@@ -78,7 +78,7 @@ FitQuestion with_options(const FitQuestion& question, const EngineOptions& optio
   return {question.model, options, question.mesh, question.sizes, question.backend, question.fits};
 }
 
-/// A room for dP, and what attention takes longer with it: operations_of_pieces().
+/// A room for dP, and what attention takes longer with it: flops_of_pieces().
 struct DpRoom {
   std::int64_t bytes;
   double added;
@@ -91,7 +91,7 @@ std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question,
   std::map<double, std::int64_t> room_of_time;
   for (const std::int64_t room : rooms_for_dp(most)) {
     options.batch.dp_room = room;
-    const double time = operations_of_pieces(options, compiled);
+    const double time = flops_of_pieces(options, compiled);
     room_of_time.erase(room_of_time.lower_bound(time),
                        room_of_time.end());  // many pieces can be slower than none
     room_of_time[time] = room;
@@ -139,7 +139,7 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
   for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
     const EngineOptions few = with_few_micro_batches(division);
     const FittingActivations found = least_added(with_options(question, few), undecided);
-    if (of_accumulation < 0) of_accumulation = operations_of_accumulation(few, question.compile(few));
+    if (of_accumulation < 0) of_accumulation = flops_of_accumulation(few, question.compile(few));
     auto cost = found.cost();
     cost.second *= static_cast<double>(division.micro_batches) / few.micro_batches;
     cost.second += of_accumulation * (division.micro_batches - 1);
@@ -210,7 +210,7 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
     const auto [level, compiled, fits] = fitting_level(with);
     options.checkpointing = level;
     return KeptActivations{level, options.offload.residuals, fits,
-                           added_operations(question.model, options, compiled).total()};
+                           added_flops(question.model, options, compiled).total()};
   };
   const KeptActivations as_given = kept();
   if (!may_offload_residuals || as_given.checkpointing == Checkpointing::none) return as_given;

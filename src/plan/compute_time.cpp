@@ -45,28 +45,28 @@ class Counter {
     rotation_backward(o.dqkv, o.shape, o.transform);
   }
   void operator()(const op::Attention& o) {
-    const double operations = attention_operations(o.documents, o.shape, o.qkv.rows);
-    amounts[Term::attention_forward] += operations;
-    amounts[Term::attention_forward_edge] += operations / length(o.documents, o.qkv.rows);
+    const double flops = attention_flops(o.documents, o.shape, o.qkv.rows);
+    amounts[Term::attention_forward] += flops;
+    amounts[Term::attention_forward_edge] += flops / length(o.documents, o.qkv.rows);
   }
   void operator()(const op::AttentionBackward& o) {
-    const double operations = 2.5 * attention_operations(o.documents, o.shape, o.qkv.rows);
-    const double edge = operations / length(o.documents, o.qkv.rows);
-    const double head_edge = operations / static_cast<double>(o.shape.head_dim);
+    const double flops = 2.5 * attention_flops(o.documents, o.shape, o.qkv.rows);
+    const double edge = flops / length(o.documents, o.qkv.rows);
+    const double head_edge = flops / static_cast<double>(o.shape.head_dim);
     const std::int64_t pieces = kernels_ == AttentionKernels::deterministic
                                     ? device::attention_pieces(o.shape, 1, o.documents.max_seqlen, o.dp_room)
                                     : 0;
     if (kernels_ == AttentionKernels::any_order) {
-      amounts[Term::attention_any_order] += operations;
+      amounts[Term::attention_any_order] += flops;
       amounts[Term::attention_any_order_edge] += edge;
       amounts[Term::attention_any_order_head_edge] += head_edge;
     } else if (pieces > 0) {
-      amounts[Term::attention_deterministic] += operations;
+      amounts[Term::attention_deterministic] += flops;
       amounts[Term::attention_deterministic_edge] += edge;
       amounts[Term::attention_deterministic_head_edge] += head_edge;
       amounts[Term::attention_deterministic_piece] += edge * static_cast<double>(pieces - 1);
     } else {
-      amounts[Term::attention_native] += operations;
+      amounts[Term::attention_native] += flops;
       amounts[Term::attention_native_edge] += edge;
     }
   }
@@ -180,16 +180,16 @@ class Counter {
     }
   }
   void product(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, double times = 1) {
-    const double operations =
+    const double flops =
         times * 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     const double edges =
-        operations * (1 / static_cast<double>(m) + 1 / static_cast<double>(n) + 1 / static_cast<double>(k));
+        flops * (1 / static_cast<double>(m) + 1 / static_cast<double>(n) + 1 / static_cast<double>(k));
     const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
     if (size_of(dtype) == 1) {
-      amounts[Term::product_fp8] += operations;
+      amounts[Term::product_fp8] += flops;
       amounts[Term::product_fp8_edge] += edges;
     } else {
-      amounts[half ? Term::product_half : Term::product_float32] += operations;
+      amounts[half ? Term::product_half : Term::product_float32] += flops;
       amounts[half ? Term::product_half_edge : Term::product_float32_edge] += edges;
     }
   }
@@ -231,9 +231,9 @@ class Counter {
   static double length(const device::Documents& documents, std::int64_t tokens) {
     return static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, documents.count));
   }
-  static double attention_operations(const device::Documents& documents, device::AttentionShape shape,
-                                     std::int64_t tokens) {
-    return shape.forward_operations(static_cast<double>(tokens), length(documents, tokens));
+  static double attention_flops(const device::Documents& documents, device::AttentionShape shape,
+                                std::int64_t tokens) {
+    return shape.forward_flops(static_cast<double>(tokens), length(documents, tokens));
   }
 
   AttentionKernels kernels_;

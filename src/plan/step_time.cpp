@@ -165,11 +165,10 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
   const auto layers = static_cast<int>(compiled.specs.size());
   double matrices = 0;
   for (int layer = 0; layer < layers; ++layer)
-    matrices += fsdp::forward_operations(model, compiled, layer, tokens);
+    matrices += fsdp::forward_flops(model, compiled, layer, tokens);
   const double forward_flops = model.flops_per_token(options.batch.seq_len) * tokens / 3;
-  const bool by_operations = matrices > 0 && !speed.costs;
-  const double seconds_of_an_operation =
-      by_operations ? forward_flops / matrices / speed.flops_per_second : 0;
+  const bool by_flops = matrices > 0 && !speed.costs;
+  const double seconds_of_a_flop = by_flops ? forward_flops / matrices / speed.flops_per_second : 0;
   std::vector<std::vector<int>> replica_groups;
   for (const int rank : mesh.shards.front()) replica_groups.push_back(mesh.replicas_of(rank));
   const GroupShape shards = slowest_shape(mesh.shards, speed),
@@ -182,8 +181,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
       const double forwards =
           action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
       return {{Resource::device, 0,
-               forwards * seconds_of_an_operation *
-                   fsdp::forward_operations(model, compiled, action.layer, tokens)}};
+               forwards * seconds_of_a_flop * fsdp::forward_flops(model, compiled, action.layer, tokens)}};
     }
     if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
       return {{Resource::own, bytes / speed.host_link_bytes_per_second}};

@@ -31,8 +31,8 @@ struct AttentionShape {
     const auto reach = static_cast<double>(window);
     return window > 0 && reach < length ? reach - reach * reach / (2 * length) : length / 2;
   }
-  /// Of the forward pass over documents of `length` tokens: two products of each query with the keys that it sees.
-  double forward_operations(double tokens, double length) const {
+  /// Floating-point operations of the forward pass over documents of `length` tokens: two products of each query with the keys that it sees.
+  double forward_flops(double tokens, double length) const {
     return 4 * tokens * keys_of_query(length) * static_cast<double>(query_cols());
   }
 };

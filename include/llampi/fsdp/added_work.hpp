@@ -9,14 +9,14 @@ namespace llampi::fsdp {
 /// Of a link between a GPU and its host, in each direction: measured on one H100.
 inline constexpr double kHostBytesPerSecond = 43e9;
 
-/// Operations of matrices (a multiplication and an addition are two) of a layer's forward pass over so many tokens, on one rank.
-/// Attention is left out.
-double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer, double tokens);
+/// Floating-point operations of matrices (a multiplication and an addition are two) of a layer's forward pass over so many tokens,
+/// on one rank. Attention is left out.
+double forward_flops(const model::Model& model, const CompiledModel& compiled, int layer, double tokens);
 
-/// Additional work of a step that saves memory and does not change the result, in operations of matrices (a multiplication
-/// and an addition are two), of all micro-batches on one rank. What takes time otherwise counts as the operations that an H100
-/// does meanwhile, 685 TFLOP/s.
-struct AddedOperations {
+/// Additional work of a step that saves memory and does not change the result, in floating-point operations of matrices (a
+/// multiplication and an addition are two), of all micro-batches on one rank. What takes time otherwise counts as the
+/// floating-point operations that an H100 does meanwhile, 685 TFLOP/s.
+struct AddedFlops {
   double needed = 0;      ///< of the step itself, without attention: forward, and twice as many backward
   double recomputed = 0;  ///< of matrices, at most
   double attention = 0;   ///< of attention, in blocks that are recomputed as a whole
@@ -29,15 +29,15 @@ struct AddedOperations {
   double waiting_part() const { return needed > 0 ? waiting / needed : 0; }
   double total() const { return recomputed + attention + memory + waiting; }
 };
-AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
-                                 const CompiledModel& compiled);
+AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
+                       const CompiledModel& compiled);
 
 /// What deterministic gradients of attention in pieces (device::attention_pieces()), or by native kernels where these have no
-/// room, take longer than whole ones: as AddedOperations count time. By figures of an H100 (docs/benchmarks.md).
-double operations_of_pieces(const EngineOptions& options, const CompiledModel& compiled);
+/// room, take longer than whole ones: as AddedFlops counts time. By figures of an H100 (docs/benchmarks.md).
+double flops_of_pieces(const EngineOptions& options, const CompiledModel& compiled);
 
-/// What a micro-batch more takes, as AddedOperations count time: gradients are read and written to be added to; where only shards
+/// What a micro-batch more takes, as AddedFlops counts time: gradients are read and written to be added to; where only shards
 /// are, the others are written. Products hide some of it; communication is not counted.
-double operations_of_accumulation(const EngineOptions& options, const CompiledModel& compiled);
+double flops_of_accumulation(const EngineOptions& options, const CompiledModel& compiled);
 
 }  // namespace llampi::fsdp

@@ -74,7 +74,7 @@ struct KeptActivations {
   BlockCheckpointing checkpointing;
   bool offload_residuals = false;
   bool fits = true;
-  double added = 0;  ///< AddedOperations::total()
+  double added = 0;  ///< AddedFlops::total()
 };
 /// As fitting_checkpointing(), with residuals in host memory if they may be there and that adds less.
 KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals);

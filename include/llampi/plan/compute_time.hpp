@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a rank computes: what each operation of a step takes of a machine, counted without running it.
 //
-// Layers issue their operations to a device that only counts. An operation counts as a few amounts (Term): operations of
-// matrix products, operations of attention, bytes of memory. A machine has a cost for each of them (machine.hpp), and
+// Layers issue their operations to a device that only counts. An operation counts as a few amounts (Term): floating-point
+// operations of matrix products, those of attention, bytes of memory. A machine has a cost for each of them (machine.hpp), and
 // the time is their product, so that costs can be fitted to measured times by linear least squares (calibration.hpp).
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace llampi::plan {
 
-/// What an operation takes. A multiplication and an addition are two operations. The terms with `edge` make rates fall at small
-/// shapes: a product [M, K] x [K, N] counts operations x (1/M + 1/N + 1/K), attention operations / (length of documents).
+/// What an operation takes. Flops are floating-point operations: a multiplication and an addition are two. The terms with `edge` make
+/// rates fall at small shapes: a product [M, K] x [K, N] counts flops x (1/M + 1/N + 1/K), attention flops / (length of documents).
 /// A rate r with an edge e is so r / (1 + e (1/M + 1/N + 1/K)), for attention r / (1 + e / length): half of r where the
 /// length is e.
 enum class Term : std::uint8_t {
@@ -32,11 +32,11 @@ enum class Term : std::uint8_t {
   attention_forward_edge,
   attention_any_order,  ///< backward, GPUs without run.deterministic
   attention_any_order_edge,
-  attention_any_order_head_edge,  ///< operations / head_dim: what is done once for each score
+  attention_any_order_head_edge,  ///< flops / head_dim: what is done once for each score
   attention_deterministic,        ///< backward by cuDNN, which keeps dP
   attention_deterministic_edge,
   attention_deterministic_head_edge,
-  attention_deterministic_piece,  ///< operations x (pieces - 1) / length: where there is no room for dP of all heads
+  attention_deterministic_piece,  ///< flops x (pieces - 1) / length: where there is no room for dP of all heads
   attention_native,               ///< backward by native kernels
   attention_native_edge,
   memory_bytes,  ///< read and written by layers' memory-bound kernels

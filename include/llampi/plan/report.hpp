@@ -209,7 +209,7 @@ struct PlanReport {
   bool attention_lacks_workspace =
       false;                        ///< that of whole sequences has too little: native kernels compute it
   bool offloads_residuals = false;  ///< likewise
-  fsdp::AddedOperations added;      ///< by both
+  fsdp::AddedFlops added;           ///< by both
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
   std::string step_plan;                     ///< format_memory() of the step, which a run prints

@@ -230,8 +230,7 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
     const auto added = [&](const EngineOptions& options) {
       const auto compiled = compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl);
       EXPECT_LE(compiled.arena_bytes[0], bytes);
-      return added_operations(*long_model, options, compiled).total() +
-             operations_of_pieces(options, compiled);
+      return added_flops(*long_model, options, compiled).total() + flops_of_pieces(options, compiled);
     };
     EngineOptions chosen = options_;
     decide_what_fits(chosen, {*long_model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
@@ -274,8 +273,8 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   };
   const auto cost = [&](const EngineOptions& options) {
     const auto program = compiled(options);
-    return added_operations(*model, options, program).total() +
-           operations_of_accumulation(options, program) * (options.micro_batches - 1);
+    return added_flops(*model, options, program).total() +
+           flops_of_accumulation(options, program) * (options.micro_batches - 1);
   };
   const auto levels = checkpointing_levels(*model);
   const std::int64_t least = compiled(divided(1, Checkpointing::full)).arena_bytes[0];
@@ -318,7 +317,7 @@ TEST_F(Fit, CountsWhatAMicroBatchMoreAdds) {
     const auto compiled = compile_model(*model_, options_, mesh_, *device::make_cpu_sizes(1));
     const double bytes = elements * static_cast<double>(size_of(dtype));
     const double moved = ranks == 1 ? 2 * bytes : bytes + 2 * bytes / ranks;
-    EXPECT_NEAR(operations_of_accumulation(options_, compiled), 230 * moved, 230 * 0.02 * moved);
+    EXPECT_NEAR(flops_of_accumulation(options_, compiled), 230 * moved, 230 * 0.02 * moved);
   }
 }
 
@@ -374,18 +373,18 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
 }
 
 /// Counted by hand: of one layer with weights of `elements`.
-double forward_operations(double elements, double tokens) { return 2 * elements * tokens; }
+double forward_flops(double elements, double tokens) { return 2 * elements * tokens; }
 
 TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   const double tokens = 8 * 64, attention = 4 * 64 * 64, feed_forward = 3 * 64 * 128, head = 100 * 64;
-  const double forward = forward_operations(4 * (attention + feed_forward) + head, tokens);
+  const double forward = forward_flops(4 * (attention + feed_forward) + head, tokens);
   const auto added = [&](const BlockCheckpointing& checkpointing, bool residuals) {
     EngineOptions options = options_;
     options.micro_batches = 2;
     options.checkpointing = checkpointing;
     options.offload.residuals = residuals;
     const auto compiled = compile_model(*model_, options, mesh_, *device::make_cpu_sizes(1));
-    return added_operations(*model_, options, compiled);
+    return added_flops(*model_, options, compiled);
   };
   const auto none = added(Checkpointing::selective, false);
   EXPECT_DOUBLE_EQ(none.needed, 2 * 3 * forward);
@@ -396,7 +395,7 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   const double written = 2 * 64 + 128 + 2, read = written + 128;
   EXPECT_DOUBLE_EQ(none.memory, 230 * 2 * 4 * tokens * (written + read) * 4);
   const auto some = added({Checkpointing::full, 1, Checkpointing::feed_forward}, false);
-  EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_operations(attention + 4 * feed_forward, tokens));
+  EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_flops(attention + 4 * feed_forward, tokens));
   const double scores = 2 * 64 * 64 * tokens;  // attention of a block, of which the causal half counts
   EXPECT_DOUBLE_EQ(some.attention, 2 * scores);
   EXPECT_DOUBLE_EQ(some.memory, none.memory) << "that is recomputed, too";

@@ -121,7 +121,7 @@ Terms attention_work(const Json& row) {
   return amounts;
 }
 
-double attention_operations(const Json& row) {
+double attention_flops(const Json& row) {
   return (row["kind"] == "forward" ? 2.0 : 5.0) * row["tokens"].get<double>() * row["seq_len"].get<double>() *
          row["heads"].get<double>() * row["head_dim"].get<double>();
 }
@@ -186,12 +186,12 @@ std::vector<Measured> read_rows(const Json& file) {
   for (const char* kind :
        {"attention_forward", "attention_any_order", "attention_deterministic", "attention_native"}) {
     add_all(kind, [](const Json& row) {
-      return TimedWork{attention_work(row), attention_operations(row) / row["tflops"].get<double>() * 1e-12};
+      return TimedWork{attention_work(row), attention_flops(row) / row["tflops"].get<double>() * 1e-12};
     });
   }
   add_all("products_fp8", [](const Json& row) {
-    const double operations = 2 * row["m"].get<double>() * row["n"].get<double>() * row["k"].get<double>();
-    return TimedWork{product_work(row), operations / row["tflops"].get<double>() * 1e-12};
+    const double flops = 2 * row["m"].get<double>() * row["n"].get<double>() * row["k"].get<double>();
+    return TimedWork{product_work(row), flops / row["tflops"].get<double>() * 1e-12};
   });
   for (const auto& row : file["steps"]) {
     if (row["name"] != file["classes_step"]) continue;
