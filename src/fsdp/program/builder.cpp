@@ -463,10 +463,10 @@ class Builder {
       list_.push(std::move(cast));
       gradient = list_.buffers.reduce_buffer(unit);
     }
-    const bool adds = m > 0 && !spec_.accumulate_unsharded;
+    const auto accumulate = m > 0 && !spec_.accumulate_unsharded ? Accumulate::yes : Accumulate::no;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
-    pending_reductions_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
-    if (has_replicas(spec_, unit) && m + 1 == spec_.micro_batches) push_all_reduce(list_, unit, m, 0);
+    pending_reductions_.push_back(push_reduction(list_, {unit, m, gradient, shard, accumulate}));
+    if (is_hybrid(spec_, unit) && m + 1 == spec_.micro_batches) push_all_reduce(list_, unit, m, 0);
   }
 
   /// The same in the order of a tree.

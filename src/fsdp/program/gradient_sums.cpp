@@ -20,9 +20,13 @@ std::int64_t workspace_over_replicas(const ProgramSpec& spec, const Unit& unit, 
              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction);
 }
 
+Accumulate accumulate_of(const PartialSums::Term& term) {
+  return term.adds ? Accumulate::yes : Accumulate::no;
+}
+
 }  // namespace
 
-int push_reduction(Emission& list, const Reduction& r) {
+int push_reduction(Emission& list, const GradientReduction& r) {
   const ProgramSpec& spec = list.spec;
   const Unit& unit = spec.units[r.unit];
   const bool sharded = unit.shards > 1;
@@ -31,17 +35,17 @@ int push_reduction(Emission& list, const Reduction& r) {
   const std::int64_t workspace =
       sharded ? comm::reduce_scatter_workspace(spec.backend, elements, unit.shards, dtype, spec.reduction)
               : workspace_over_replicas(spec, unit, elements, dtype);
-  list.last_reduction =
-      list.push({.op = sharded ? Op::reduce : over_replicas(unit),
-                 .stream = kReduceStream,
-                 .unit = r.unit,
-                 .micro_batch = r.micro_batch,
-                 .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
-                 .operands = {both_of(r.gradient, Slot::input),
-                              {r.shard, Slot::output, r.adds ? Access::both : Access::write},
-                              workspace_operand(list, kReduceStream, workspace)},
-                 .waits = {list.last_compute},
-                 .bytes = list.bytes_of(r.gradient)});
+  list.last_reduction = list.push(
+      {.op = sharded ? Op::reduce : over_replicas(unit),
+       .stream = kReduceStream,
+       .unit = r.unit,
+       .micro_batch = r.micro_batch,
+       .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
+       .operands = {both_of(r.gradient, Slot::input),
+                    {r.shard, Slot::output, r.accumulate == Accumulate::yes ? Access::both : Access::write},
+                    workspace_operand(list, kReduceStream, workspace)},
+       .waits = {list.last_compute},
+       .bytes = list.bytes_of(r.gradient)});
   return list.last_reduction;
 }
 
@@ -106,17 +110,17 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
   }
   add_pending(unit);
   const BufferId gradient = list_.buffers.unsharded_gradient(unit);
-  if (!has_replicas(spec_, unit)) {
+  if (!is_hybrid(spec_, unit)) {
     const auto term = sums.between.begin_added_term();
-    reduce(unit, micro_batch, gradient, term.buffer, term.adds);
+    reduce(unit, micro_batch, gradient, term.buffer, accumulate_of(term));
     sums.pending = between_subtrees(unit, sums.between.end_term(term));
     return sums.reduction;
   }
   if (spec_.accumulate_unsharded) {
-    reduce(unit, micro_batch, gradient, sums.between.begin_term(), false);
+    reduce(unit, micro_batch, gradient, sums.between.begin_term(), Accumulate::no);
   } else {
     const auto term = sums.within.begin_added_term();
-    reduce(unit, micro_batch, gradient, sums.between.free_buffer(term.buffer), term.adds);
+    reduce(unit, micro_batch, gradient, sums.between.free_buffer(term.buffer), accumulate_of(term));
     for (const auto& [from, to] : sums.within.end_term(term))
       sums.pending.push_back({list_.buffers.sharded_gradient(unit, sums.between.free_buffer(from)),
                               list_.buffers.sharded_gradient(unit, sums.between.free_buffer(to))});
@@ -147,9 +151,9 @@ void GradientSums::end_unit(int unit) {
     emit_squares(list_, unit, adds ? list_.last_compute : sums.reduction);
 }
 
-void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds) {
+void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, Accumulate accumulate) {
   units_[unit].reduction = push_reduction(
-      list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), adds});
+      list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), accumulate});
 }
 
 std::vector<GradientSums::Addition> GradientSums::between_subtrees(

@@ -11,16 +11,16 @@ namespace llampi::fsdp {
 
 /// A unit's gradient of the micro-batch, or of all so far, to `shard`: a reduce-scatter over the shard group, or where a
 /// unit has one shard an all-reduce over its replicas, or a reduce-scatter where these divide the optimizer state.
-struct Reduction {
+struct GradientReduction {
   int unit, micro_batch;
   BufferId gradient, shard;
-  bool adds;  ///< to what is in `shard`
+  Accumulate accumulate;  ///< to what is in `shard`
 };
 /// The index of the action; so below.
-int push_reduction(Emission& list, const Reduction& reduction);
+int push_reduction(Emission& list, const GradientReduction& reduction);
 
-/// Hybrid: whether sums within the groups are to be joined.
-inline bool has_replicas(const ProgramSpec& spec, int unit) {
+/// Whether the unit has several shards and several replicas of each, so that sums within the groups are to be joined.
+inline bool is_hybrid(const ProgramSpec& spec, int unit) {
   return spec.units[unit].shards > 1 && spec.replicas > 1;
 }
 
@@ -56,7 +56,7 @@ class GradientSums {
 
   int add_micro_batch(int unit, int micro_batch);
   void end_unit(int unit);
-  void reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds);
+  void reduce(int unit, int micro_batch, BufferId gradient, int buffer, Accumulate accumulate);
   /// What is to be added of the sums of subtrees.
   std::vector<Addition> between_subtrees(int unit, const std::vector<PartialSums::Addition>& additions);
   void add_pending(int unit);
