@@ -23,7 +23,7 @@ void visit_maxima(StepFacts& facts, const auto& visit) {
   std::apply([&](auto&... counts) { (visit(counts), ...); }, facts.segments.members());
   visit(facts.step_microseconds);
   visit(facts.busiest.number);
-  visit(facts.planned_and_used);
+  visit(facts.memory_bytes);
   visit(facts.gpu_process);
 }
 

@@ -235,7 +235,7 @@ void TrainingLoop::start_agreement(const Batches& next_batches, double seconds_t
     own.losses = unreported_->losses;
     own.fp8 = unreported_->fp8;
     own.step_microseconds = std::llround(unreported_->metrics.step_seconds * 1e6);
-    own.planned_and_used = run_.report->memory_bytes();
+    own.memory_bytes = run_.report->memory_bytes();
     own.gpu_process = run_.report->gpu_process_bytes();
     if (!run_.compute.on_gpu()) {  // there the host does not know what the device waits for
       own.busiest = RankTime(unreported_->busy_seconds, run_.world.rank());
@@ -267,7 +267,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
   if (metrics.tokens > 0 && run_.config.fsdp.product_dtype == ProductDtype::fp8)
     note_fp8(metrics, of_all.fp8);
-  metrics.memory_bytes = of_all.planned_and_used;
+  metrics.memory_bytes = of_all.memory_bytes;
   metrics.gpu_process_bytes = of_all.gpu_process;
   if (of_all.busiest.number > 0 && run_.world.size() > 1) {
     const double mean = 1e-6 * static_cast<double>(of_all.busy_microseconds) / run_.world.size();

@@ -21,7 +21,7 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     own.stop = {.max_hours = 1, .signal = rank, .file = step};
     own.losses.add(0.25 * static_cast<double>(rank + step));
     own.fp8 = {.saturated = 2, .zero_scales = rank};
-    own.planned_and_used = std::int64_t{1} << (40 + rank);
+    own.memory_bytes = std::int64_t{1} << (40 + rank);
     own.gpu_process = -rank;
     own.step_microseconds = 7 * rank;
     own.segments.segments = 3 + rank;
@@ -41,7 +41,7 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     EXPECT_EQ(all.losses.value(), 0.25 * static_cast<double>(sum + step * ranks));
     EXPECT_EQ(all.fp8.saturated, 2 * ranks);
     EXPECT_EQ(all.fp8.zero_scales, sum);
-    EXPECT_EQ(all.planned_and_used, std::int64_t{1} << (40 + ranks - 1));
+    EXPECT_EQ(all.memory_bytes, std::int64_t{1} << (40 + ranks - 1));
     EXPECT_EQ(all.gpu_process, 0);
     EXPECT_EQ(all.step_microseconds, 7 * (ranks - 1));
     EXPECT_EQ(all.segments.segments, 2 + ranks);
