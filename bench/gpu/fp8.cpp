@@ -274,9 +274,9 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
                       const std::vector<ProductTime>& products, bool in_blocks) {
   Fp8Limits limits;
   // None of them was in the steps, where products are chosen.
-  device::Tuning* const tuning = device.tuning();
-  if (tuning != nullptr && timing_of_word(options.tuning) != device::Timing::off)
-    tuning->measure(device::Timing::bursts);  // of up to 40: sustained load would take a minute
+  device::Autotuner* const autotuner = device.autotuner();
+  if (autotuner != nullptr && timing_of_word(options.tuning) != device::Timing::off)
+    autotuner->measure(device::Timing::bursts);  // of up to 40: sustained load would take a minute
   for (const ProductTime& product : products) {
     if (product.rows % 16 != 0 || product.in % 16 != 0 || product.out % 16 != 0) continue;
     const auto add = [&](bool blocks) {
@@ -286,7 +286,7 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
     add(false);
     if (in_blocks && has_blocks({product.rows, product.in, product.out})) add(true);
   }
-  if (tuning != nullptr) tuning->measure(device::Timing::off);
+  if (autotuner != nullptr) autotuner->measure(device::Timing::off);
   const std::int64_t rows = options.tokens, cols = 2 * options.feed_forward;
   limits.bandwidths = measure_bandwidths(device, noise, dtype, rows, cols);
   for (Fp8Bandwidth& bandwidth : measure_computed_casts(device, noise, dtype, options))

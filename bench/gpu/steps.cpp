@@ -93,12 +93,13 @@ device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
 }
 
 /// None where there is no such file yet.
-device::Choices read_choices(const std::string& file) {
+device::AlgorithmChoices read_choices(const std::string& file) {
   std::ifstream in(file);
-  return in ? nlohmann::json::parse(in).get<device::Choices>() : device::Choices();
+  return in ? nlohmann::json::parse(in).get<device::AlgorithmChoices>() : device::AlgorithmChoices();
 }
 
-void write_choices(const std::string& file, device::Choices known, const device::Choices& chosen) {
+void write_choices(const std::string& file, device::AlgorithmChoices known,
+                   const device::AlgorithmChoices& chosen) {
   if (file.empty()) return;
   known.insert(chosen.begin(), chosen.end());
   if (!(std::ofstream(file) << nlohmann::json(known).dump(1) << '\n').flush())
@@ -144,17 +145,17 @@ class Training {
  private:
   /// Once for a device, which remembers them.
   void choose_products(device::Device& device) {
-    device::Tuning* const tuning = device.tuning();
+    device::Autotuner* const autotuner = device.autotuner();
     const device::Timing timing = timing_of_word(options_.tuning);
-    if (timing == device::Timing::off || tuning == nullptr || !tuning->choices().empty()) return;
-    const device::Choices known = read_choices(options_.choices);
-    tuning->adopt(known);
+    if (timing == device::Timing::off || autotuner == nullptr || !autotuner->choices().empty()) return;
+    const device::AlgorithmChoices known = read_choices(options_.choices);
+    autotuner->adopt(known);
     const double begin = now();
-    tuning->measure(timing);
+    autotuner->measure(timing);
     engine_.rehearse();
-    tuning->measure(device::Timing::off);
+    autotuner->measure(device::Timing::off);
     tuning_seconds_ = now() - begin;
-    if (world_.rank() == 0) write_choices(options_.choices, known, tuning->choices());
+    if (world_.rank() == 0) write_choices(options_.choices, known, autotuner->choices());
   }
 
   comm::World& world_;

@@ -65,8 +65,8 @@ Spelled spelled_resume(train::ResumeFrom& target) {
   return word_or_file(target, Mode::automatic, "auto", Mode::never, "never");
 }
 
-Spelled spelled_tuning(train::Tuned& target) {
-  using Mode = train::Tuned::Mode;
+Spelled spelled_tuning(train::TuningMode& target) {
+  using Mode = train::TuningMode::Mode;
   Spelled spelled = word_or_file(target, Mode::automatic, "auto", Mode::off, "off");
   spelled.advice = "use auto, off or a file";
   spelled.read = [read = std::move(spelled.read)](const std::string& text) {

@@ -15,7 +15,7 @@ namespace llampi::cli {
 /// "auto", "never", or a file.
 Spelled spelled_resume(train::ResumeFrom& target);
 /// "auto", "off", or a file.
-Spelled spelled_tuning(train::Tuned& target);
+Spelled spelled_tuning(train::TuningMode& target);
 /// "random", a file or a folder.
 Spelled spelled_weights(std::optional<std::string>& target);
 /// "stop", "skip 3".

@@ -152,7 +152,7 @@ std::unique_ptr<Saver> make_saver(OpenRun& run, std::int64_t saved_step,
 }
 
 /// Not even where the disk is full does training depend on it.
-void keep_choices_of_run(const OpenRun& run, const ChoicesOfRun& choices) {
+void keep_choices_of_run(const OpenRun& run, const TunedRun& choices) {
   if (choices.products.empty()) return;
   try {
     keep_choices(run.room->folder() / kChoicesFile, choices, run.log);
@@ -163,7 +163,7 @@ void keep_choices_of_run(const OpenRun& run, const ChoicesOfRun& choices) {
   }
 }
 
-void open_folder(OpenRun& run, const ChoicesOfRun& choices) {
+void open_folder(OpenRun& run, const TunedRun& choices) {
   run.owes_evaluation = comm::from_rank_0(run.world, [&] {
     const bool ends_with_step =
         run.journal.open_folder(run.start.run_text, run.report->job_start(run.state.step, run.total_steps));
@@ -210,7 +210,7 @@ std::optional<Outcome> open_run(OpenRun& run) {
   run.engine = std::move(engine);
   run.engine->keep_record(run.record);
   look_for_room(run, refused);
-  const ChoicesOfRun choices =
+  const TunedRun choices =
       make_choices(run.world, *run.engine, run.compute.device(),
                    choice_sources(run.config, run.start.checkpoint), run.config, run.log);
   prepare_for_documents(run);

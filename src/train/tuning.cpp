@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 /// What a file says; nothing where there is none.
 /// @param is_demanded the user's own: else what cannot be read is passed over
-RememberedChoices read_choices(const fs::path& file, bool is_demanded, const Log& log) {
+TuningCache read_choices(const fs::path& file, bool is_demanded, const Log& log) {
   std::error_code ignored;
   if (file.empty() || (!is_demanded && !fs::exists(file, ignored))) return {};
   try {
@@ -40,8 +40,8 @@ RememberedChoices read_choices(const fs::path& file, bool is_demanded, const Log
 }
 
 /// What of it is of this GPU. Warns if all of it is of others, which costs a run that continues its bits.
-ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, const fs::path& file,
-                     const Log& log) {
+ChoicesByRun of_gpu(const TuningCache& choices, const std::string& gpu, const fs::path& file,
+                    const Log& log) {
   if (const auto found = choices.find(gpu); found != choices.end()) return found->second;
   if (!choices.empty())
     log.warning(
@@ -51,24 +51,24 @@ ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, c
 }
 
 /// Of the checkpoint's folder; nothing where it is no run that continues. On rank 0.
-std::vector<ChoicesOfRuns> kept_with_checkpoint(const ChoiceSources& sources, const std::string& gpu,
-                                                const Log& log) {
+std::vector<ChoicesByRun> kept_with_checkpoint(const ChoiceSources& sources, const std::string& gpu,
+                                               const Log& log) {
   if (sources.files.empty()) return {};
-  RememberedChoices then;
+  TuningCache then;
   auto file = sources.files.begin();
   for (; file != sources.files.end() && then.empty(); ++file) then = read_choices(*file, false, log);
   if (!then.empty()) return {of_gpu(then, gpu, *std::prev(file), log)};
-  if (sources.tuning.mode != Tuned::Mode::off)  // with which there may never have been any
+  if (sources.tuning.mode != TuningMode::Mode::off)  // with which there may never have been any
     log.warning("{} is missing: other matrix-product algorithms may be chosen, which changes the last bits",
                 sources.files.front().string());
   return {};
 }
 
 /// On rank 0.
-KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& given, const std::string& gpu,
+KnownChoices remembered(const ChoiceSources& sources, const TuningCache& given, const std::string& gpu,
                         const std::string& run, const Log& log) {
-  std::vector<ChoicesOfRuns> places = kept_with_checkpoint(sources, gpu, log);
-  if (sources.tuning.mode == Tuned::Mode::off) {  // what these do not have is not timed
+  std::vector<ChoicesByRun> places = kept_with_checkpoint(sources, gpu, log);
+  if (sources.tuning.mode == TuningMode::Mode::off) {  // what these do not have is not timed
     KnownChoices known = known_choices(places, run);
     known.complete = true;
     return known;
@@ -89,21 +89,21 @@ std::string unequal_gpus(comm::World& world, const std::string& gpu) {
 
 }  // namespace
 
-RememberedChoices parse_choices(std::string_view text, const std::string& source) {
+TuningCache parse_choices(std::string_view text, const std::string& source) {
   try {
-    return nlohmann::json::parse(text).get<RememberedChoices>();
+    return nlohmann::json::parse(text).get<TuningCache>();
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{} is not a tuning file (run.tuning): {}", source, error.what());
   }
 }
 
-std::string to_json(const RememberedChoices& choices) { return nlohmann::json(choices).dump(1) + "\n"; }
+std::string to_json(const TuningCache& choices) { return nlohmann::json(choices).dump(1) + "\n"; }
 
-KnownChoices known_choices(const std::vector<ChoicesOfRuns>& places, const std::string& run) {
+KnownChoices known_choices(const std::vector<ChoicesByRun>& places, const std::string& run) {
   KnownChoices known;
-  for (const ChoicesOfRuns& place : places) {
+  for (const ChoicesByRun& place : places) {
     if (const auto same = place.find(run); same != place.end()) {
-      device::Choices products = same->second;
+      device::AlgorithmChoices products = same->second;
       for (auto& [product, choice] : products) {
         if (const auto before = known.products.find(product); before != known.products.end())
           choice = before->second;
@@ -162,16 +162,16 @@ ChoiceSources choice_sources(const Config& config, const fs::path& checkpoint) {
   return sources;
 }
 
-ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                          const ChoiceSources& sources, const Config& config, const Log& log) {
-  RememberedChoices given;
+TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
+                      const ChoiceSources& sources, const Config& config, const Log& log) {
+  TuningCache given;
   if (sources.tuning.mode ==
-      Tuned::Mode::file)  // wherever it computes: a file that cannot be read is refused
+      TuningMode::Mode::file)  // wherever it computes: a file that cannot be read is refused
     comm::on_rank_0(world, [&] { given = read_choices(sources.tuning.file, true, log); });
-  device::Tuning* const tuning = device.tuning();
-  if (tuning == nullptr) return {};
-  const std::string gpu = tuning->key(), run = run_name(config, engine, world.size());
-  const bool may_time = sources.tuning.mode != Tuned::Mode::off;
+  device::Autotuner* const autotuner = device.autotuner();
+  if (autotuner == nullptr) return {};
+  const std::string gpu = autotuner->key(), run = run_name(config, engine, world.size());
+  const bool may_time = sources.tuning.mode != TuningMode::Mode::off;
   const std::string unequal = unequal_gpus(world, gpu);
   if (may_time && !unequal.empty())
     throw_user_error(
@@ -182,28 +182,28 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
   bool complete = false;
   const auto from_rank_0 = [&](const auto& choices_there) {
     const auto text = comm::bytes_from_rank_0(world, [&] { return nlohmann::json(choices_there()).dump(); });
-    return nlohmann::json::parse(text).template get<device::Choices>();
+    return nlohmann::json::parse(text).template get<device::AlgorithmChoices>();
   };
-  ChoicesOfRun choices{gpu, run, from_rank_0([&] {
-                         const KnownChoices known = remembered(sources, given, gpu, run, log);
-                         complete = known.complete;
-                         return known.products;
-                       })};
-  tuning->adopt(choices.products);
+  TunedRun choices{gpu, run, from_rank_0([&] {
+                     const KnownChoices known = remembered(sources, given, gpu, run, log);
+                     complete = known.complete;
+                     return known.products;
+                   })};
+  autotuner->adopt(choices.products);
   if (!unequal.empty() && !choices.products.empty())
     log.warning("{}: where one lacks a matrix-product algorithm of the checkpoint, the last bits will differ",
                 unequal);
   if (comm::from_rank_0(world, [&] { return complete; })) return choices;
 
   const double begin = steady_seconds();
-  const device::Choices known = std::move(choices.products);
+  const device::AlgorithmChoices known = std::move(choices.products);
   // On one rank: the others wait for it, so that nothing else runs on its GPU meanwhile.
-  if (world.rank() == 0) tuning->measure(device::Timing::sustained);
+  if (world.rank() == 0) autotuner->measure(device::Timing::sustained);
   engine.rehearse();
-  tuning->measure(device::Timing::off);
+  autotuner->measure(device::Timing::off);
   report_choices(device, log);
-  choices.products = from_rank_0([&] { return tuning->choices(); });
-  tuning->adopt(choices.products);
+  choices.products = from_rank_0([&] { return autotuner->choices(); });
+  autotuner->adopt(choices.products);
   const auto is_new = [&](const auto& product) { return !known.contains(product.first); };
   const auto timed = std::ranges::count_if(choices.products, is_new);
   log.info("products: {} chosen by timing in {:.1f} s, {} remembered", timed, steady_seconds() - begin,
@@ -221,15 +221,15 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
   return choices;
 }
 
-void keep_choices(const fs::path& file, const ChoicesOfRun& choices, const Log& log) {
-  RememberedChoices all = read_choices(file, false, log);  // another job may have written it meanwhile
+void keep_choices(const fs::path& file, const TunedRun& choices, const Log& log) {
+  TuningCache all = read_choices(file, false, log);  // another job may have written it meanwhile
   all[choices.gpu][choices.run] = choices.products;
   io::write_whole(file, to_json(all));
 }
 
 void report_choices(device::Device& device, const Log& log) {
-  const device::Tuning* const tuning = device.tuning();
-  const auto warnings = tuning == nullptr ? std::vector<std::string>{} : tuning->warnings();
+  const device::Autotuner* const autotuner = device.autotuner();
+  const auto warnings = autotuner == nullptr ? std::vector<std::string>{} : autotuner->warnings();
   if (warnings.empty()) return;
   log.warning("of {}: {}", count(std::ssize(warnings), "product"), warnings.front());
 }

@@ -2,8 +2,8 @@
 // Choices of the device (llampi/device/tuning.hpp) that outlast a run: a run that continues or is repeated makes
 // the same, and so has the same bits.
 //
-// Files are JSON objects: for each GPU (Tuning::key()) the runs (run_name()), and for each of them which way
-// each of its products is computed (Choices).
+// Files are JSON objects: for each GPU (Autotuner::key()) the runs (run_name()), and for each of them which way
+// each of its products is computed (AlgorithmChoices).
 #pragma once
 
 #include <filesystem>
@@ -20,20 +20,20 @@
 
 namespace llampi::train {
 
-using ChoicesOfRuns = std::map<std::string, device::Choices>;
-using RememberedChoices = std::map<std::string, ChoicesOfRuns>;  ///< by GPU
+using ChoicesByRun = std::map<std::string, device::AlgorithmChoices>;
+using TuningCache = std::map<std::string, ChoicesByRun>;  ///< by GPU
 
 /// @throws UserError naming `source` if it is no such text
-RememberedChoices parse_choices(std::string_view text, const std::string& source);
-std::string to_json(const RememberedChoices& choices);
+TuningCache parse_choices(std::string_view text, const std::string& source);
+std::string to_json(const TuningCache& choices);
 
 struct KnownChoices {
-  device::Choices products;
+  device::AlgorithmChoices products;
   bool complete = false;  ///< for all products of the run, so that nothing has to be measured
 };
 /// Of all that is known for a GPU in several places, the most important first: for each product what the first
 /// place has for it. The places behind one that knows this run are not looked at.
-KnownChoices known_choices(const std::vector<ChoicesOfRuns>& places, const std::string& run);
+KnownChoices known_choices(const std::vector<ChoicesByRun>& places, const std::string& run);
 
 /// In a folder of checkpoints.
 inline constexpr const char* kChoicesFile = "tuning.json";
@@ -49,15 +49,15 @@ std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks
 struct ChoiceSources {
   /// Of the checkpoint to continue from, the first that exists; none: it is no run that continues.
   std::vector<std::filesystem::path> files = {};
-  Tuned tuning;  ///< run.tuning
+  TuningMode tuning;  ///< run.tuning
 };
 /// @param checkpoint to continue from; empty: none
 ChoiceSources choice_sources(const Config& config, const std::filesystem::path& checkpoint);
 
 /// Choices of one run on one GPU, to be written beside its checkpoints.
-struct ChoicesOfRun {
+struct TunedRun {
   std::string gpu, run;
-  device::Choices products;
+  device::AlgorithmChoices products;
 };
 
 /// Lets the devices of all ranks make the same choices: those of the checkpoint's folder, of run.tuning = FILE
@@ -66,12 +66,12 @@ struct ChoicesOfRun {
 /// measured. Before the engine has its state. Collective.
 /// @return the choices that are made; none where the device has none, or none are known and run.tuning = off
 /// @throws UserError if the ranks' GPUs differ (unless off), or run.tuning = FILE cannot be read
-ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                          const ChoiceSources& sources, const Config& config, const Log& log);
+TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
+                      const ChoiceSources& sources, const Config& config, const Log& log);
 
 /// Adds them to the file, which is replaced as a whole. What was in it of other GPUs and runs stays.
 /// @throws Error if it cannot be written
-void keep_choices(const std::filesystem::path& file, const ChoicesOfRun& choices, const Log& log);
+void keep_choices(const std::filesystem::path& file, const TunedRun& choices, const Log& log);
 
 /// After a rehearsal or the first step: warns of choices that could not be made any more, and of products whose
 /// bits differ.

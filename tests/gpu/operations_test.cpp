@@ -341,13 +341,13 @@ TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
   Layout layout = one_segment(emulated ? 300 : 16384);
   layout.vocabulary = emulated ? 331 : 128256;
   const std::int64_t chunk = emulated ? 128 * 384 * 2 : device::kLogitsBytes, all = std::int64_t{1} << 40;
-  device::Tuning* const tuning = device().tuning();
+  device::Autotuner* const autotuner = device().autotuner();
   const auto results = [&](std::int64_t logits_bytes) {
     const OperationCase op = linear_cross_entropy(layout, 64, logits_bytes);
     const Values dy{1, 1, {1.0 / static_cast<double>(layout.tokens())}};
     std::vector<Values> last;
     for (const device::Timing timing : {device::Timing::bursts, device::Timing::off}) {
-      if (tuning != nullptr) tuning->measure(timing);  // which leaves anything in the results
+      if (autotuner != nullptr) autotuner->measure(timing);  // which leaves anything in the results
       Session session(device(), DType::bfloat16);
       last = op.backward(session, op.inputs, dy, Accumulate::no);
     }
@@ -356,7 +356,7 @@ TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
   const auto in_chunks = results(chunk), at_once = results(all);
   // A logit and its gradient are rounded; what is summed in other parts as well, to float32.
   expect_all_close(at_once, in_chunks, 4 * unit_roundoff(DType::bfloat16));
-  if (tuning != nullptr) tuning->adopt({});
+  if (autotuner != nullptr) autotuner->adopt({});
 }
 
 // Of a row that a warp looks at, and of one that a block looks at.

@@ -16,7 +16,7 @@ class Device : public Runtime, public Operations {
   /// For the log: kind, kernels, libraries, threads.
   virtual std::string describe() const = 0;
   /// Null where there is nothing to choose. The device's own.
-  virtual Tuning* tuning() { return nullptr; }
+  virtual Autotuner* autotuner() { return nullptr; }
 };
 
 /// Sizes as the CPU device with `threads` threads needs them.

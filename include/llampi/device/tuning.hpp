@@ -11,7 +11,7 @@
 namespace llampi::device {
 
 /// By what is computed, how: texts of the device's own.
-using Choices = std::map<std::string, std::string>;
+using AlgorithmChoices = std::map<std::string, std::string>;
 
 /// How the ways to compute an operation are compared.
 enum class Timing : std::uint8_t {
@@ -23,19 +23,19 @@ enum class Timing : std::uint8_t {
   sustained,
 };
 
-class Tuning {
+class Autotuner {
  public:
-  virtual ~Tuning() = default;
+  virtual ~Autotuner() = default;
   /// What choices are good for: "NVIDIA H100 80GB HBM3, driver 13.0, cuBLASLt 13.1.0".
   virtual std::string key() const = 0;
   /// From now on these are made, and others measured or left to the library; what was chosen so far is
   /// forgotten.
-  virtual void adopt(const Choices& choices) = 0;
+  virtual void adopt(const AlgorithmChoices& choices) = 0;
   /// Unless it is off, the first operation of its kind tries all ways, several times: what it adds to is
   /// overwritten, so nothing in memory may be of worth.
   virtual void measure(Timing timing) = 0;
   /// That were made since adopt().
-  virtual Choices choices() const = 0;
+  virtual AlgorithmChoices choices() const = 0;
   /// Since adopt(), a sentence each: an adopted way that does not exist, so that another one was taken; an
   /// operation that must be deterministic but has no way that repeats its bits.
   virtual std::vector<std::string> warnings() const = 0;

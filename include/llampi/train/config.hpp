@@ -112,7 +112,7 @@ struct StepRange {
 };
 
 /// Where the device's choices come from that the checkpoint's folder has not.
-struct Tuned {
+struct TuningMode {
   enum class Mode : std::uint8_t { automatic, off, file };
   Mode mode = Mode::automatic;
   std::string file;  ///< of Mode::file
@@ -134,7 +134,7 @@ struct Config {
     device::GpuAttention attention = device::GpuAttention::automatic;
     std::optional<std::int64_t> attention_workspace;  ///< MiB; none: what fits
     std::optional<std::int64_t> logits_workspace;     ///< MiB; none: what fits
-    Tuned tuning;
+    TuningMode tuning;
     StepGraph cuda_graph = StepGraph::automatic;
     comm::Bind bind = comm::Bind::automatic;  ///< ranks to cores, where the launcher has not
     int threads = 0;                          ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node

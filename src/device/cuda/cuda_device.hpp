@@ -47,7 +47,7 @@ class CudaDevice final : public Device, public CudaInterop {
   cudaStream_t stream(Stream stream) const;
 
   std::string describe() const override;
-  Tuning* tuning() override { return gemm_.get(); }
+  Autotuner* autotuner() override { return gemm_.get(); }
   Memory allocate(std::int64_t bytes) override;
   Memory allocate_host(std::int64_t bytes) override;
   void set_workspace(Tensor workspace) override;

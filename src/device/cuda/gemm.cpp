@@ -116,14 +116,14 @@ Gemm::~Gemm() = default;
 
 std::string Gemm::key() const { return fmt::format("{}, {}", gpu_, product_library_version()); }
 
-void Gemm::adopt(const Choices& choices) {
+void Gemm::adopt(const AlgorithmChoices& choices) {
   adopted_ = choices;
   plans_.clear();
   warnings_.clear();
 }
 
-Choices Gemm::choices() const {
-  Choices choices;
+AlgorithmChoices Gemm::choices() const {
+  AlgorithmChoices choices;
   for (const auto& [product, plan] : plans_) {
     if (plan) choices[name_of(product)] = plan->name;
   }

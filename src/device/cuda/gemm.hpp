@@ -51,7 +51,7 @@ struct GemmOperands {
   float scale = 1;  ///< what op(A) op(B) is multiplied by in float32, before anything is added
 };
 
-class Gemm final : public Tuning {
+class Gemm final : public Autotuner {
  public:
   /// @param gpu of whose products the choices are: its name and driver
   /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
@@ -73,11 +73,11 @@ class Gemm final : public Tuning {
 
   static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
 
-  // Tuning: which algorithm has which product
+  // Autotuner: which algorithm has which product
   std::string key() const override;
-  void adopt(const Choices& choices) override;
+  void adopt(const AlgorithmChoices& choices) override;
   void measure(Timing timing) override { timing_ = timing; }
-  Choices choices() const override;
+  AlgorithmChoices choices() const override;
   std::vector<std::string> warnings() const override { return warnings_; }
 
  private:
@@ -92,7 +92,7 @@ class Gemm final : public Tuning {
   Timing timing_ = Timing::off;
   std::string gpu_;
   int multiprocessors_;
-  Choices adopted_;
+  AlgorithmChoices adopted_;
   std::vector<std::string> warnings_;
   std::map<ColumnProduct, std::unique_ptr<Plan>> plans_;
 };

@@ -179,7 +179,7 @@ TEST_F(ProductTuning, RemembersWhatItChose) {
   Gemm gemm(true, false);
   gemm.measure(Timing::sustained);
   seconds_of(gemm);
-  const Choices choices = gemm.choices();
+  const AlgorithmChoices choices = gemm.choices();
   ASSERT_THAT(choices, ElementsAre(Pair(HasSubstr("float32 16x8/16^T * float32 16x4/16 -> float32 8x4/8"),
                                         HasSubstr("seconds 2"))));
   Gemm again(true, false);

@@ -95,7 +95,7 @@ class TrainInTree : public Train {
     if (on_gpus_) {
       c.run.device = device::DeviceChoice::cuda;
       c.run.share_gpu = true;
-      c.run.tuning.mode = train::Tuned::Mode::off;
+      c.run.tuning.mode = train::TuningMode::Mode::off;
     }
     return c;
   }

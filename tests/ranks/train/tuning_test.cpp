@@ -23,19 +23,19 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 /// Finds another algorithm to be the fastest than other ranks do.
-class TuningOfRank final : public device::Tuning {
+class AutotunerOfRank final : public device::Autotuner {
  public:
-  explicit TuningOfRank(std::string key) : key_(std::move(key)) {}
+  explicit AutotunerOfRank(std::string key) : key_(std::move(key)) {}
   std::string key() const override { return key_; }
-  void adopt(const device::Choices& choices) override { adopted = choices; }
+  void adopt(const device::AlgorithmChoices& choices) override { adopted = choices; }
   void measure(device::Timing timing) override { measured = measured || timing == device::Timing::sustained; }
-  device::Choices choices() const override {
-    return measured ? device::Choices{{"product", fmt::format("algorithm {}", test_world().rank())}}
+  device::AlgorithmChoices choices() const override {
+    return measured ? device::AlgorithmChoices{{"product", fmt::format("algorithm {}", test_world().rank())}}
                     : adopted;
   }
   std::vector<std::string> warnings() const override { return {}; }
 
-  device::Choices adopted;
+  device::AlgorithmChoices adopted;
   bool measured = false;
 
  private:
@@ -47,12 +47,13 @@ class SharedTuning : public ::testing::Test {
   SharedTuning() { setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1); }
   ~SharedTuning() override { unsetenv("XDG_CACHE_HOME"); }
 
-  ChoicesOfRun choose(TuningOfRank& tuning, const ChoiceSources& sources = {}) {
-    struct Tuned final : device::CpuDevice {
-      explicit Tuned(TuningOfRank& of) : CpuDevice(1, *device::available_kernels().front()), tuning_(of) {}
-      device::Tuning* tuning() override { return &tuning_; }
-      TuningOfRank& tuning_;
-    } device(tuning);
+  TunedRun choose(AutotunerOfRank& autotuner, const ChoiceSources& sources = {}) {
+    struct TunedDevice final : device::CpuDevice {
+      explicit TunedDevice(AutotunerOfRank& of)
+          : CpuDevice(1, *device::available_kernels().front()), autotuner_(of) {}
+      device::Autotuner* autotuner() override { return &autotuner_; }
+      AutotunerOfRank& autotuner_;
+    } device(autotuner);
     TrainingRun training(test_world(), fixture_, {});
     return make_choices(test_world(), training.engine(), device, sources, {},
                         Log([this](const std::string& line) { said_ += line + "\n"; }));
@@ -60,9 +61,9 @@ class SharedTuning : public ::testing::Test {
 
   /// run.tuning = off, of a run that continues.
   ChoiceSources off() const {
-    return {.files = {cache_ / "checkpoints.json"}, .tuning = {.mode = Tuned::Mode::off, .file = {}}};
+    return {.files = {cache_ / "checkpoints.json"}, .tuning = {.mode = TuningMode::Mode::off, .file = {}}};
   }
-  void keep_with_checkpoint(const device::Choices& products) const {
+  void keep_with_checkpoint(const device::AlgorithmChoices& products) const {
     keep_choices(off().files.front(), {"a GPU", "any run", products}, Log());
   }
 
@@ -72,44 +73,44 @@ class SharedTuning : public ::testing::Test {
 };
 
 TEST_F(SharedTuning, IsWhatRankZeroFound) {
-  const device::Choices of_rank_0{{"product", "algorithm 0"}};
-  TuningOfRank first("a GPU");
+  const device::AlgorithmChoices of_rank_0{{"product", "algorithm 0"}};
+  AutotunerOfRank first("a GPU");
   EXPECT_EQ(choose(first).products, of_rank_0);
   EXPECT_EQ(first.measured, test_world().rank() == 0);
   EXPECT_EQ(first.adopted, of_rank_0);
 
-  TuningOfRank second("a GPU");
+  AutotunerOfRank second("a GPU");
   EXPECT_EQ(choose(second).products, of_rank_0);
   EXPECT_FALSE(second.measured) << "it is in the cache of rank 0";
   EXPECT_EQ(second.adopted, of_rank_0);
 }
 
 TEST_F(SharedTuning, IsOfEqualGpus) {
-  TuningOfRank tuning(test_world().rank() == 0 ? "a GPU" : "another GPU");
+  AutotunerOfRank autotuner(test_world().rank() == 0 ? "a GPU" : "another GPU");
   if (test_world().size() == 1) {
-    EXPECT_FALSE(choose(tuning).products.empty());
+    EXPECT_FALSE(choose(autotuner).products.empty());
     return;
   }
   try {
-    choose(tuning);
+    choose(autotuner);
     ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 0 has a GPU, and rank 1 has another GPU"));
   }
-  EXPECT_THAT(tuning.adopted, IsEmpty());
+  EXPECT_THAT(autotuner.adopted, IsEmpty());
 }
 
 TEST_F(SharedTuning, IsThatOfTheCheckpointThoughItIsOff) {
-  TuningOfRank first("a GPU");
+  AutotunerOfRank first("a GPU");
   choose(first);  // the cache knows them
-  TuningOfRank begun("a GPU");
+  AutotunerOfRank begun("a GPU");
   EXPECT_THAT(choose(begun, off()).products, IsEmpty());
   EXPECT_THAT(begun.adopted, IsEmpty()) << "taken from the cache";
   said_.clear();
 
-  const device::Choices of_rank_0{{"product", "kept by rank 0"}};
+  const device::AlgorithmChoices of_rank_0{{"product", "kept by rank 0"}};
   keep_with_checkpoint({{"product", fmt::format("kept by rank {}", test_world().rank())}});
-  TuningOfRank resumed("a GPU");
+  AutotunerOfRank resumed("a GPU");
   EXPECT_EQ(choose(resumed, off()).products, of_rank_0);
   EXPECT_EQ(resumed.adopted, of_rank_0);
   EXPECT_FALSE(begun.measured || resumed.measured);
@@ -118,7 +119,7 @@ TEST_F(SharedTuning, IsThatOfTheCheckpointThoughItIsOff) {
 
 TEST_F(SharedTuning, IsOfUnequalGpusWhereItIsOff) {
   const std::string gpu = test_world().rank() == 0 ? "a GPU" : "another GPU";
-  TuningOfRank begun(gpu), resumed(gpu);
+  AutotunerOfRank begun(gpu), resumed(gpu);
   EXPECT_THAT(choose(begun, off()).products, IsEmpty());
   EXPECT_EQ(said_, "");
   keep_with_checkpoint({{"product", "kept"}});

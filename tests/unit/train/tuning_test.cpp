@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(Tuning, ChoicesAreReadAsTheyWereWritten) {
-  const RememberedChoices choices{
-      {"a GPU, \"driver\" 13", {{"run", {{"a product", "algorithm 1"}, {"b", ""}}}}}, {"another", {}}};
+  const TuningCache choices{{"a GPU, \"driver\" 13", {{"run", {{"a product", "algorithm 1"}, {"b", ""}}}}},
+                            {"another", {}}};
   EXPECT_EQ(parse_choices(to_json(choices), "file"), choices);
 }
 
@@ -38,21 +38,21 @@ TEST(Tuning, WhatIsNoSuchFileIsRefusedByName) {
 }
 
 TEST(Tuning, ARunThatContinuesTakesNothingFromElsewhere) {
-  const ChoicesOfRuns own{{"run", {{"a", "1"}}}}, cache{{"run", {{"a", "2"}, {"b", "2"}}}};
+  const ChoicesByRun own{{"run", {{"a", "1"}}}}, cache{{"run", {{"a", "2"}, {"b", "2"}}}};
   const KnownChoices known = known_choices({own, cache}, "run");
   EXPECT_TRUE(known.complete);
-  EXPECT_EQ(known.products, (device::Choices{{"a", "1"}}));
+  EXPECT_EQ(known.products, (device::AlgorithmChoices{{"a", "1"}}));
 }
 
 TEST(Tuning, AChangedRunKeepsWhatItHadBefore) {
-  const ChoicesOfRuns before{{"other", {{"a", "1"}, {"c", "1"}}}}, given{{"third", {{"b", "2"}, {"a", "2"}}}},
+  const ChoicesByRun before{{"other", {{"a", "1"}, {"c", "1"}}}}, given{{"third", {{"b", "2"}, {"a", "2"}}}},
       cache{{"run", {{"a", "3"}, {"b", "3"}, {"d", "3"}}}, {"fourth", {{"e", "3"}}}};
   const KnownChoices complete = known_choices({before, given, cache}, "run");
   EXPECT_TRUE(complete.complete);
-  EXPECT_EQ(complete.products, (device::Choices{{"a", "1"}, {"b", "2"}, {"d", "3"}}));
+  EXPECT_EQ(complete.products, (device::AlgorithmChoices{{"a", "1"}, {"b", "2"}, {"d", "3"}}));
   const KnownChoices part = known_choices({before, given, {}}, "run");
   EXPECT_FALSE(part.complete);
-  EXPECT_EQ(part.products, (device::Choices{{"a", "1"}, {"b", "2"}, {"c", "1"}}));
+  EXPECT_EQ(part.products, (device::AlgorithmChoices{{"a", "1"}, {"b", "2"}, {"c", "1"}}));
 }
 
 // As where a checkpoint was written to checkpoint.fallback_dir.
@@ -73,8 +73,8 @@ TEST(Tuning, WhatAFileHasOfOtherRunsStays) {
   keep_choices(file, {"gpu 2", "run", {{"a", "3"}}}, log);
   keep_choices(file, {"gpu", "run", {{"b", "4"}}}, log);
   EXPECT_EQ(parse_choices(io::read_whole(file), "file"),
-            (RememberedChoices{{"gpu", {{"other", {{"a", "2"}}}, {"run", {{"b", "4"}}}}},
-                               {"gpu 2", {{"run", {{"a", "3"}}}}}}));
+            (TuningCache{{"gpu", {{"other", {{"a", "2"}}}, {"run", {{"b", "4"}}}}},
+                         {"gpu 2", {{"run", {{"a", "3"}}}}}}));
 }
 
 TEST(Tuning, TheCacheIsWhereUsersHaveIt) {
