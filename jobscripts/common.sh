@@ -105,7 +105,7 @@ progress() {
         { step = $0; sub(/.*"step":/, "", step); step += 0 }
         /"event":"start"/ { start = step }
         /"event":"memory"/ && reached == "started" { reached = "trained" }
-        /"event":"checkpoint"/ && !/"content":"weights"/ && !/"file":"\// && step > start { reached = "saved" }
+        /"event":"checkpoint"/ && !/"content":"weights"/ && /"file":"checkpoints\// && step > start { reached = "saved" }
         END { print reached }'
 }
 

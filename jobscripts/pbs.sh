@@ -44,6 +44,12 @@ requeue) give_up "JOB_CHAIN=requeue: PBS lets only operators rerun a job; it is 
 *) give_up "JOB_CHAIN=$chain: it is submit or none" ;;
 esac
 
+# This job as PBS has it, one attribute a line.
+attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
+attribute() { sed -n "s/^ *$1 = //p" <<<"$attributes"; }
+if [[ -z $attributes && $chain == submit ]]; then
+    echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
+fi
 declare -A environment # before the site file and modules
 for name in $(compgen -e); do environment[$name]=${!name}; done
 read_settings
@@ -52,23 +58,18 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # PBS sets it from ompthreads
 # get as many as it has cores.
 hosts=$(awk '!($1 in n) { host[++hosts] = $1 } { ++n[$1] }
              END { for (i = 1; i <= hosts; ++i) printf "%s%s:%d", (i > 1 ? "," : ""), host[i], n[host[i]] }' "$PBS_NODEFILE")
-# mpirun passes on OMPI_* by itself; the rest are what the site file and modules have set, and some others. Not the GPUs that PBS
-# has given this node: each node has its own.
+# mpirun passes on OMPI_* by itself; the rest are what the site file and modules have set, also in an earlier job of the chain, whose
+# variables this one was given, and some others. Not the GPUs that PBS has given this node: each node has its own.
+given=" $(attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep -vE '^(PBS|JOB)_' | tr '\n' ' ')"
 exported=()
 for name in $(compgen -e | grep -vE '^(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|OMPI_.*|PWD|OLDPWD|SHLVL|_.*|LMOD.*|LOADEDMODULES.*|MODULE.*)$'); do
-    if [[ $name =~ ^(NCCL|UCX|FI|CUDA|LLAMPI)_ || $name =~ ^(OMP_NUM_THREADS|LD_LIBRARY_PATH)$ || ${environment[$name]-} != "${!name}" ]]; then
+    if [[ $name =~ ^(NCCL|UCX|FI|CUDA|LLAMPI)_ || $name =~ ^(OMP_NUM_THREADS|LD_LIBRARY_PATH)$ || ${environment[$name]-} != "${!name}" || $given == *" $name "* ]]; then
         if [[ -n ${!name} ]]; then exported+=(-x "$name"); fi
     fi
 done
 # Open MPI finds its own programs on other nodes if it is called by its path.
 start_command "$(command -v mpirun || echo mpirun)" -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none "${exported[@]}"
 
-# This job as PBS has it, one attribute a line.
-attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
-attribute() { sed -n "s/^ *$1 = //p" <<<"$attributes"; }
-if [[ -z $attributes && $chain == submit ]]; then
-    echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
-fi
 # GPUs and ranks of the first kind of node.
 read -r gpus ranks < <(attribute Resource_List.select | sed 's/+.*//' | tr ':' '\n' |
     awk -F= '$1 == "ngpus" { gpus = $2 } $1 == "mpiprocs" { ranks = $2 } END { print gpus + 0, ranks + 0 }')
@@ -139,8 +140,5 @@ if [[ -n $hours ]]; then
     if ((check_seconds > 0)); then hours=$(awk -v hours="$hours" -v spent="$check_seconds" 'BEGIN { h = hours - spent / 3600; printf "%.4f", (h > 0.01 ? h : 0.01) }'); fi
     train+=(--run.max_hours="$hours")
 fi
-begin=$SECONDS
 "${launch[@]}" "${train[@]}"
-status=$?
-if awk -v hours="${hours:-1e9}" -v ran=$((SECONDS - begin)) 'BEGIN { exit !(ran >= 3600 * hours) }'; then finish $status time; fi
-finish $status
+finish $? time # a stop with status 75 is by run.max_hours: PBS tells nobody of a preemption

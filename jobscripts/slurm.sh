@@ -115,7 +115,7 @@ submit_next() {
             value=${value#gres[:/]}
             if [[ -n ${SLURM_GPUS_PER_NODE:-} ]]; then value=; fi # it is the same
         fi
-        if [[ -n $value && $value != "(null)" ]]; then options+=("--${option%%:*}=$value"); fi
+        if [[ -n $value && $value != "(null)" && $value != "*"* ]]; then options+=("--${option%%:*}=$value"); fi
     done
     case $(attribute OverSubscribe) in
     NO) options+=(--exclusive) ;;
@@ -135,8 +135,8 @@ if [[ $interrupted == yes ]]; then finish 75 time; fi # ranks that have hardly s
 "${launch[@]}" "${train[@]}" &
 ranks=$!
 told=
-trap 'interrupted=yes; told=time; kill -USR1 $ranks' USR1
-if [[ $interrupted == yes ]]; then kill -USR1 $ranks; fi
+trap 'interrupted=yes; told="time"; kill -USR1 $ranks' USR1
+if [[ $interrupted == yes ]]; then told="time" && kill -USR1 $ranks; fi
 while :; do
     interrupted=no
     wait $ranks

@@ -5,6 +5,8 @@
 #include "gpu/fp8.hpp"
 #include "gpu/timing.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::bench {
 namespace {
 
@@ -58,7 +60,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, or in one where the logits have room.
   const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes);
-  const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
+  const std::int64_t chunks = ceil_div(o.tokens, chunk);
   // CPUs compute gradients in float32 and round their sums.
   const DType gradient = dtype == DType::float32 ? dtype : dtype_of_word(o.gradient);
   Limits limits;

@@ -5,6 +5,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 apt-get update
-DEBIAN_FRONTEND=noninteractive xargs -a packages apt-get install -y --no-upgrade --no-install-recommends
+DEBIAN_FRONTEND=noninteractive xargs -a <(grep -vxF "$(apt-mark showhold)" packages) apt-get install -y --no-install-recommends
 rm -rf /var/lib/apt/lists/*
 bin/llampi --version

@@ -11,6 +11,7 @@
 #include "checkpoint/peft_names.hpp"
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -182,15 +183,15 @@ void write_safetensors(const fs::path& file, const WeightsSource& source,
   out.write_at(0, std::as_bytes(std::span(beginning)));
   auto offset = static_cast<std::int64_t>(beginning.size());
   std::vector<float> values(static_cast<std::size_t>(kTransferElements));
+  TensorParts parts(0, 1, kTransferElements);
   for (int t = 0; t < static_cast<int>(named.size()); ++t) {
-    const std::int64_t elements = elements_of(named[static_cast<std::size_t>(t)].shape);
-    for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
-      const std::int64_t count = std::min(kTransferElements, elements - begin);
-      source.read(t, begin, count, values.data());
-      const auto bytes = std::as_bytes(std::span(values).first(static_cast<std::size_t>(count)));
-      out.write_at(offset, bytes);
-      offset += std::ssize(bytes);
-    }
+    parts.next(elements_of(named[static_cast<std::size_t>(t)].shape),
+               [&](std::int64_t begin, std::int64_t count) {
+                 source.read(t, begin, count, values.data());
+                 const auto bytes = std::as_bytes(std::span(values).first(static_cast<std::size_t>(count)));
+                 out.write_at(offset, bytes);
+                 offset += std::ssize(bytes);
+               });
   }
   out.sync();
   io::rename_into_place(temporary.path(), file);

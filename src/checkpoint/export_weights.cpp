@@ -6,6 +6,7 @@
 
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/weights_folder.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -135,22 +136,19 @@ class Exporter {
       io::PosixFile::create(temporary_index()).write_at(0, bytes_of(index_text(source_.tensors(), files_)));
   }
 
-  /// Parts of all tensors, dealt out over the ranks like cards.
   void write_values() const {
     std::vector<float> values(static_cast<std::size_t>(kTransferElements));
     std::vector<std::uint16_t> narrow(options_.dtype == DType::bfloat16 ? values.size() : 0);
-    std::int64_t part = 0;
+    TensorParts parts(world_.rank(), world_.size(), kTransferElements);
     for (const auto& file : files_) {
       const auto out = io::PosixFile::open_for_writing(temporary(file));
       auto offset = static_cast<std::int64_t>(beginning(file).size());
       for (const int tensor : file.tensors) {
         const std::int64_t elements = elements_of(source_.tensors()[tensor].shape);
-        for (std::int64_t begin = 0; begin < elements; begin += kTransferElements, ++part) {
-          if (part % world_.size() != world_.rank()) continue;
-          const std::int64_t count = std::min(kTransferElements, elements - begin);
+        parts.next(elements, [&](std::int64_t begin, std::int64_t count) {
           source_.read(tensor, begin, count, values.data());
           out.write_at(offset + begin * size_of(options_.dtype), converted(values, narrow, count));
-        }
+        });
         offset += elements * size_of(options_.dtype);
       }
       out.sync();

@@ -16,6 +16,7 @@
 #include "checkpoint/frame.hpp"
 #include "checkpoint/node_ranks.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/transfer_together.hpp"
 #include "checkpoint/write_values.hpp"
 #include "llampi/checkpoint/room.hpp"
@@ -143,22 +144,19 @@ void read_source(const WeightsSource& source, int tensor, std::int64_t begin, st
   throw SourceError(error.what());
 }
 
-/// Parts of all tensors, dealt out over the ranks like cards.
 std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrite& values,
                                           const WeightsSource& source) {
   ValueWriter writer(values);
   const std::int64_t most = values.options.file.transfer_elements;
   std::vector<float> buffer(static_cast<std::size_t>(most));
-  std::int64_t part = 0;
+  TensorParts parts(world.rank(), world.size(), most);
   for (int t = 0; t < static_cast<int>(values.tensors.size()); ++t) {
-    const std::int64_t elements = elements_of(values.tensors[static_cast<std::size_t>(t)].shape);
-    for (std::int64_t begin = 0; begin < elements; begin += most, ++part) {
-      if (part % world.size() != world.rank()) continue;
-      const std::int64_t count = std::min(most, elements - begin);
+    const auto& shape = values.tensors[static_cast<std::size_t>(t)].shape;
+    parts.next(elements_of(shape), [&](std::int64_t begin, std::int64_t count) {
       const auto read = std::span(buffer).first(static_cast<std::size_t>(count));
       read_source(source, t, begin, read);
       writer.write(0, t, begin, read);
-    }
+    });
   }
   return writer.finish();
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/agree.hpp"
@@ -57,16 +58,14 @@ TensorSums sums_of_source(comm::World& world, const WeightsSource& source) {
   std::vector<io::RangeSum> sums;
   comm::agree(world, [&] {
     std::vector<float> values(static_cast<std::size_t>(kTransferElements));
-    std::int64_t part = 0;
+    TensorParts parts(world.rank(), world.size(), kTransferElements);
     for (int t = 0; t < static_cast<int>(source.tensors().size()); ++t) {
-      const std::int64_t elements = elements_of(source.tensors()[static_cast<std::size_t>(t)].shape);
-      for (std::int64_t begin = 0; begin < elements; begin += kTransferElements, ++part) {
-        if (part % world.size() != world.rank()) continue;
-        const std::int64_t count = std::min(kTransferElements, elements - begin);
+      const auto& shape = source.tensors()[static_cast<std::size_t>(t)].shape;
+      parts.next(elements_of(shape), [&](std::int64_t begin, std::int64_t count) {
         source.read(t, begin, count, values.data());
         io::add_sums(sums, t, begin, std::span<const float>(values).first(static_cast<std::size_t>(count)),
                      io::kChecksumBlockElements);
-      }
+      });
     }
   });
   return sums_of_tensors(world, source.tensors(), std::move(sums));

@@ -14,6 +14,7 @@
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::checkpoint {
 
@@ -57,7 +58,7 @@ struct Run {
   /// The beginning of the first element at or after `boundary`; `end` if there is none.
   std::int64_t cut(std::int64_t boundary) const {
     if (boundary <= begin) return begin;
-    const std::int64_t elements = (boundary - begin + element_bytes - 1) / element_bytes;
+    const std::int64_t elements = ceil_div(boundary - begin, element_bytes);
     return std::min(end, begin + elements * element_bytes);
   }
 };
@@ -288,7 +289,7 @@ std::int64_t window_bytes(const std::filesystem::path& file, std::int64_t stripe
   struct stat status {};
   if (stripe == 0 && ::stat(file.c_str(), &status) == 0) stripe = status.st_blksize;
   stripe = std::clamp(stripe, std::int64_t{1}, kMostOfAStripe);
-  return (least + stripe - 1) / stripe * stripe;
+  return round_up(least, stripe);
 }
 
 }  // namespace llampi::checkpoint

@@ -40,7 +40,8 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
   network.ranks_share_nics = machine.backend == comm::Backend::mpi;
   network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9, kInNodeLatency};
   // A GPU does not reach the NICs of others that are idle.
-  const double sharers = figures && machine.backend == comm::Backend::nccl
+  const bool is_of_file = figures && r.network_gb_s == 0;  // otherwise it is of the user's nodes
+  const double sharers = is_of_file && machine.backend == comm::Backend::nccl
                              ? std::max<double>(per_node, figures->value_or("gpus_per_node", 1))
                              : per_node;
   network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / sharers, r.latency_us * 1e-6};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/workspace.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 
@@ -29,8 +30,7 @@ std::int64_t channels_of_peer(int ranks, bool several_nodes) {
   if (!several_nodes) return kExchangeChannels;
   constexpr int kPeersOfChannel = 8;
   std::int64_t channels = 4;
-  while (channels > 1 && channels * ((ranks + kPeersOfChannel - 1) / kPeersOfChannel) > kExchangeChannels)
-    channels /= 2;
+  while (channels > 1 && channels * ceil_div(ranks, kPeersOfChannel) > kExchangeChannels) channels /= 2;
   return channels;
 }
 

@@ -6,6 +6,7 @@
 #include "comm/reducible.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -14,10 +15,6 @@ namespace {
 constexpr std::int64_t kSmallBytes = 16 * 1024;
 // Elements: however many ranks there are, pieces are not smaller.
 constexpr std::int64_t kSmallestPiece = 64;
-
-std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
 
 /// Elements of which a rank's part takes `bytes` each.
 std::int64_t elements_within(std::int64_t exchange_bytes, std::int64_t bytes) {

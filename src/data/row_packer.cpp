@@ -5,6 +5,7 @@
 
 #include "data/best_fit.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::data {
 namespace {
@@ -63,7 +64,7 @@ RowPacker::Rows RowPacker::write(TokenFileWriter& writer) {
       write_conversation(writer, packing.items[i]);
       tokens += lengths[packing.items[i]];
     }
-    const auto rows = (tokens + seq_len_ - 1) / seq_len_;
+    const auto rows = ceil_div(tokens, seq_len_);
     const auto padding = rows * seq_len_ - tokens;
     write_padding(writer, padding);
     result.rows += rows;

@@ -10,6 +10,7 @@
 #include "device/host_device.hpp"
 #include "llampi/core/float8.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::device {
 namespace {
@@ -132,7 +133,7 @@ BlockRows block_rows_of(std::int64_t first, std::int64_t elements, const Tensor&
   elements_of<std::int32_t>(maxima, maxima.rows, maxima.cols, "maxima");
   const std::int64_t cols = maxima.cols * kFp8Block, of_row = cols * kFp8Block;
   require(first >= 0 && first + elements <= maxima.rows * of_row, "a part of a weight that is not in it");
-  return {cols, first / of_row, (first + elements + of_row - 1) / of_row};
+  return {cols, first / of_row, ceil_div(first + elements, of_row)};
 }
 
 /// body(element of the part, maximum of its block) for those in rows of blocks [begin, end) of the part.

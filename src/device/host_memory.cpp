@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/device/host_memory.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <sys/mman.h>
 
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Gives back the part of the mapping before the first huge page and what is behind the last one.
 std::byte* trim(std::byte* begin, std::int64_t mapped, std::int64_t wanted) {

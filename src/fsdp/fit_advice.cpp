@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit_advice.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <fmt/ranges.h>
 
@@ -236,7 +237,7 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
   if (options.training && ranks != ranks_of(q.mesh)) {
     const std::int64_t pass = ranks * options.batch.sequences;
-    options.micro_batches = static_cast<int>((batch_of(q) + pass - 1) / pass);
+    options.micro_batches = static_cast<int>(ceil_div(batch_of(q), pass));
   }
 
   const DeviceMesh mesh = mesh_for(q, options, ranks);

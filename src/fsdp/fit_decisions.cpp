@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit_decisions.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -180,7 +181,7 @@ std::int64_t fitting_logits_bytes(const FitQuestion& question) {
   EngineOptions options = question.options;
   const std::int64_t most = question.sizes.linear_cross_entropy_workspace(
       options.batch.tokens(), question.model.vocabulary(), options.precision.compute, kAll);
-  options.batch.logits_bytes = (most + kMib - 1) / kMib * kMib;
+  options.batch.logits_bytes = round_up(most, kMib);
   if (options.batch.logits_bytes <= device::kLogitsBytes) return device::kLogitsBytes;
   return question.fits_with(options) ? options.batch.logits_bytes : device::kLogitsBytes;
 }

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/unit.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 
 namespace llampi::fsdp {
-namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 DType gathered_dtype(const Unit& unit, const Precision& precision) {
   if (unit.fp8) return DType::float8_e4m3fn;
@@ -29,7 +24,7 @@ Unit make_unit(std::string name, const std::vector<int>& parameters, const std::
     unit.parameters.push_back({p, end, all[p].elements()});
     end += all[p].elements();
   }
-  unit.shard_elements = round_up((end + shards - 1) / shards, alignment * state_parts);
+  unit.shard_elements = round_up(ceil_div(end, shards), alignment * state_parts);
   return unit;
 }
 

@@ -297,14 +297,16 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   // Ranks that issued different operations wait for each other: that is the cause, and the standstill follows from it.
   if (trouble == Trouble::stalled && difference) trouble = Trouble::desynchronized;
   if (trouble == Trouble::desynchronized && !difference) trouble = Trouble::stalled;
+  const auto unresponsive = ranks_that(ranks, [&](const auto& rank) {  // several at once
+    return !rank.left && (rank.exited || (rank.silent_seconds > limits.seconds / 2 && !rank.report));
+  });
+  // Those that are silent have left after an error, and others hang in it.
+  if (trouble == Trouble::unresponsive && unresponsive.empty()) trouble = Trouble::stalled;
   std::vector<int> blamed;
   if (trouble == Trouble::exited) {
     blamed = ranks_that(ranks, [](const auto& rank) { return rank.exited && !rank.left; });
   } else if (trouble == Trouble::unresponsive) {
-    blamed = ranks_that(ranks, [&](const auto& rank) {
-      return !rank.left &&
-             (rank.exited || (rank.silent_seconds > limits.seconds / 2 && !rank.report));  // several at once
-    });
+    blamed = unresponsive;
   } else if (trouble == Trouble::side_work) {
     blamed = ranks_that(ranks, [&](const auto& rank) { return side_work_hangs(rank, limits); });
   } else if (trouble == Trouble::desynchronized) {

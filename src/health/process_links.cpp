@@ -181,6 +181,7 @@ void ProcessLinks::receive(Link& link) {
     // A goodbye; or the end of the process; or an error, of which silence will tell: a firewall that has forgotten the
     // connection resets it too.
     if (link.state == State::linked && got == 0) ended_.push_back(link.rank);
+    if (link.state == State::linked && got < 0) missing_.insert(link.rank);  // it is tried again
     return close_link(link);
   }
 }

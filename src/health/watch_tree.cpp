@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::health {
 namespace {
 
@@ -27,7 +29,7 @@ std::vector<WatchTree::Nodes> WatchTree::below(const Nodes& nodes) const {
   std::vector<Nodes> parts;
   int begin = nodes.first + 1;
   for (int left = fan_out_; begin < nodes.end; --left) {
-    const int size = (nodes.end - begin + left - 1) / left;
+    const int size = ceil_div(nodes.end - begin, left);
     parts.push_back({begin, begin + size});
     begin += size;
   }

@@ -8,6 +8,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::infer {
 namespace {
@@ -36,8 +37,7 @@ bool are_finite(const std::vector<double>& logits) {
 }  // namespace
 
 model::BatchShape generation_shape(std::int64_t tokens) {
-  return {
-      .sequences = 1, .seq_len = kTokens, .context = (tokens + kTokens - 1) / kTokens * kTokens + kTokens};
+  return {.sequences = 1, .seq_len = kTokens, .context = round_up(tokens, kTokens) + kTokens};
 }
 
 std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {

@@ -40,7 +40,7 @@ std::string where(const std::filesystem::path& file, std::int64_t line) {
 Question make_question(const TextModel& model, const std::string& line, const std::string& place,
                        std::int64_t max_tokens) {
   Question question;
-  std::string whole;  // the answer with its thoughts, if the file has them, as the model would write it
+  std::string whole;  // the answer with its thoughts, if the file has them; their marks are among kMoreTokens
   try {
     tokenizer::Conversation conversation = data::parse_conversation(line);
     if (conversation.back().role != tokenizer::ChatRole::assistant)
@@ -182,7 +182,7 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
   }
   if (in_thoughts > 0) {
     log.warning(
-        "{} reached the limit of tokens while the model was still thinking, and {} wrong; raise --max-tokens",
+        "{} reached the limit of tokens while the model was still thinking, and {} wrong; raise --max-tokens, as far as the model's context allows",
         count(in_thoughts, "answer"), in_thoughts == 1 ? "counts as" : "count as");
   }
   return result;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/model/eager_runner.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <cstring>
 #include <utility>
@@ -60,7 +61,7 @@ std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
   std::vector<std::int64_t> offsets;
   std::int64_t elements = 0;
   for (const auto& parameter : model_.parameters()) {
-    if (!parameter.fused_with_previous) elements = (elements + kElements - 1) / kElements * kElements;
+    if (!parameter.fused_with_previous) elements = round_up(elements, kElements);
     offsets.push_back(elements);
     elements += parameter.elements();
   }

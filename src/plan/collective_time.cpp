@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/collective_time.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <map>
@@ -30,7 +31,7 @@ bool has_two_levels(GroupShape group, Route route) {
 }
 
 /// That go through a rank of a node with so many ranks, at most.
-int parts_of_a_rank(GroupShape group, int on_node) { return (group.ranks + on_node - 1) / on_node; }
+int parts_of_a_rank(GroupShape group, int on_node) { return ceil_div(group.ranks, on_node); }
 
 /// Those of the node on which they take the longest.
 template <class PhasesOfNode>

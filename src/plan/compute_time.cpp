@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/compute_time.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 
@@ -105,7 +106,7 @@ class Counter {
     added_to(o.dweight, o.accumulate_dweight);
     // Each chunk of rows but the first adds to the gradient of the weight.
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
-    const auto chunks = (o.x.rows + rows - 1) / rows;
+    const auto chunks = ceil_div(o.x.rows, rows);
     for (std::int64_t chunk = 1; o.dweight && chunk < chunks; ++chunk) bytes({o.dweight, o.dweight});
   }
   void operator()(const op::Fp8Product& o) {

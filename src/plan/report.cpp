@@ -72,8 +72,8 @@ fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& mod
                                const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
                                const device::OperationSizes& sizes) {
   const auto fits = [memory = report.machine.memory(), reduction = options.reduction](
-                        const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_groups) {
-    return memory.holds(arena_bytes, in_groups, reduction);
+                        const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_mesh) {
+    return memory.holds(arena_bytes, in_mesh, reduction);
   };
   return {model, options, mesh, sizes, report.machine.backend, fits};
 }

@@ -210,7 +210,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
         if (speed.cores_copy_messages && phase.resource == Resource::in_node)
           phase.resource = Resource::device;
       }
-      phases.insert(phases.end(), moved.begin(), moved.end());
+      // Sums of what has come are formed after it.
+      phases.insert(work[i].communicates ? phases.begin() : phases.end(), moved.begin(), moved.end());
     }
     all.push_back(std::move(phases));
   }

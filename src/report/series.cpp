@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/report/series.hpp"
+#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 }  // namespace
 
 std::size_t group_size(std::size_t values, std::size_t points) {
-  return std::max<std::size_t>(1, (values + points - 1) / points);
+  return std::max<std::size_t>(1, ceil_div(values, points));
 }
 
 Thinned thin(std::span<const double> values, std::size_t group) {

@@ -5,6 +5,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
+#include "llampi/core/integers.hpp"
 #include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {
@@ -61,7 +62,7 @@ class Collectives {
   }
   Tensor workspace(std::int64_t bytes) {
     if (bytes == 0) return {};
-    const std::int64_t words = (bytes + size_of(DType::int32) - 1) / size_of(DType::int32);
+    const std::int64_t words = ceil_div(bytes, size_of(DType::int32));
     memory_.push_back(world_.allocate(words * size_of(DType::int32)));
     return {memory_.back().data(), DType::int32, 1, words};
   }

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::train {
 namespace {
 
 std::int64_t steps_per_epoch(const checkpoint::TrainingState& s) {
   return std::max<std::int64_t>(1, (s.data_tokens - 1) / s.seq_len / s.global_batch);
 }
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -28,7 +28,7 @@ checkpoint::TrainingState continue_from(const checkpoint::TrainingState& saved,
   const std::int64_t steps_in_epoch = data_steps(saved) % steps_per_epoch(saved);
   const std::int64_t tokens_in_epoch = steps_in_epoch * saved.global_batch * saved.seq_len;
   const std::int64_t here =
-      std::min(steps_per_epoch(fresh), divide_up(tokens_in_epoch, fresh.global_batch * fresh.seq_len));
+      std::min(steps_per_epoch(fresh), ceil_div(tokens_in_epoch, fresh.global_batch * fresh.seq_len));
   checkpoint::TrainingState state = fresh;
   state.step = saved.step;
   state.optimizer_steps = saved.optimizer_steps;

@@ -12,7 +12,7 @@ namespace {
 /// @param watchdog_seconds 0: the watchdog is off, as for a debugger
 std::chrono::milliseconds patience_of(double watchdog_seconds) {
   if (watchdog_seconds == 0) return std::chrono::years(1);
-  const std::chrono::duration<double> seconds(watchdog_seconds);
+  const std::chrono::duration<double> seconds(std::min(watchdog_seconds, 1e7));
   return std::max(comm::kNcclPatience, std::chrono::duration_cast<std::chrono::milliseconds>(seconds));
 }
 

@@ -15,6 +15,7 @@
 #include "llampi/comm/failure.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/block_sums.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -257,7 +258,7 @@ std::vector<FileBlock> blocks_to_compare(const std::vector<std::int64_t>& sizes,
   std::int64_t total = 0;
   for (const auto size : sizes) total += io::blocks_of(size, kCompareBlockBytes);
   most = std::max<std::int64_t>(most, 1);
-  const std::int64_t stride = std::max<std::int64_t>((total + most - 1) / most, 1);
+  const std::int64_t stride = std::max<std::int64_t>(ceil_div(total, most), 1);
   std::vector<FileBlock> blocks;
   std::int64_t number = 0;  // over all files
   for (std::size_t file = 0; file < sizes.size(); ++file) {

@@ -16,7 +16,7 @@ std::string rope_scaling_text(const model::LlamaConfig& model) {
                      r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position_embeddings);
 }
 
-/// "4096 in layers 2, 3", "none".
+/// "4096 in layers 2-3", "none".
 std::string windows_text(const model::LlamaConfig& model) {
   std::string text;
   std::vector<std::int64_t> layers;

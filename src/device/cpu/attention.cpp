@@ -9,6 +9,8 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device {
 namespace {
 
@@ -242,7 +244,7 @@ void CpuDevice::execute(const op::AttentionBackward& o) {
     for (std::int64_t head_index = group * group_heads; head_index < (group + 1) * group_heads;
          ++head_index) {
       const Head head = head_of(qkv, o.shape, head_index, begin, offsets[document + 1]);
-      const std::int64_t blocks = (head.length + kBlock - 1) / kBlock;
+      const std::int64_t blocks = ceil_div(head.length, kBlock);
       for (std::int64_t first = (blocks - 1) * kBlock; first >= 0; first -= kBlock) {
         const std::int64_t rows = std::min(kBlock, head.length - first), dim = head.dim;
         const Keys keys{o.shape, first, rows};

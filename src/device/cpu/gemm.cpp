@@ -3,6 +3,7 @@
 
 #include "device/cpu/parallel.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/cpu_level.hpp"
 
 namespace llampi::device {
@@ -15,7 +16,7 @@ struct Side {
 };
 
 Side cut(std::int64_t n, std::int64_t part, std::int64_t parts) {
-  const std::int64_t grains = (n + kTileGrain - 1) / kTileGrain;
+  const std::int64_t grains = ceil_div(n, kTileGrain);
   return {grains * part / parts * kTileGrain, std::min(n, grains * (part + 1) / parts * kTileGrain)};
 }
 

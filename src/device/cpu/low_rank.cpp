@@ -5,6 +5,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::device {
@@ -32,8 +33,7 @@ bool drops(const Dropout& dropout) { return dropout.probability > 0 && first_sam
 
 void CpuDevice::drop(const Dropout& dropout, const Tensor& source, const Tensor& destination,
                      Dropped how) const {
-  const std::int64_t rows = source.rows, cols = source.cols,
-                     blocks = (cols + kElementsOfBlock - 1) / kElementsOfBlock;
+  const std::int64_t rows = source.rows, cols = source.cols, blocks = ceil_div(cols, kElementsOfBlock);
   const float* from = floats(source, rows, cols, "x");
   float* to = floats(destination, rows, cols, "dropped");
   const std::uint32_t threshold = dropout_threshold(dropout.probability);

@@ -7,13 +7,15 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device {
 
 /// body(begin, end, part) for `threads` consecutive parts of [0, n), each part but the last a multiple of
 /// `grain` long. Parts depend on `threads` alone, not on how many threads the system grants.
 template <class Body>
 void parallel_ranges(int threads, std::int64_t n, std::int64_t grain, const Body& body) {
-  const std::int64_t grains = (n + grain - 1) / grain;
+  const std::int64_t grains = ceil_div(n, grain);
 #pragma omp parallel num_threads(threads)
   for (int part = omp_get_thread_num(); part < threads; part += omp_get_num_threads()) {
     const std::int64_t begin = grains * part / threads * grain;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/cpu/kernels.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/device.hpp"
 
 namespace llampi::device {
@@ -22,7 +23,7 @@ void require_float32(DType dtype) {
 
 std::int64_t CpuSizes::score_stride(std::int64_t longest) {
   // One more vector than needed, so that rows of a power of two do not share their cache sets.
-  return (longest + kRowPadding - 1) / kRowPadding * kRowPadding + kRowPadding;
+  return round_up(longest, kRowPadding) + kRowPadding;
 }
 
 std::int64_t CpuSizes::attention_workspace(AttentionShape, std::int64_t, std::int64_t longest,

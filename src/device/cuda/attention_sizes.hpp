@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/device/length_classes.hpp"
 #include "llampi/device/operation_sizes.hpp"
 
@@ -120,7 +121,7 @@ inline constexpr std::int64_t cudnn_attention_backward_bytes(AttentionShape shap
 inline constexpr std::int64_t beside_dp_bytes(AttentionShape shape, std::int64_t tokens,
                                               std::int64_t longest) {
   const std::int64_t hq = shape.query_heads, hkv = shape.key_value_heads;
-  const std::int64_t in_tiles = (tokens + longest - 1) / longest * whole_tiles(longest);
+  const std::int64_t in_tiles = ceil_div(tokens, longest) * whole_tiles(longest);
   const std::int64_t per_column = 2 * (hq + 2 * hkv) + (hq > hkv ? 8 * hq : 0) + 8 * hkv;
   return in_tiles * (shape.head_dim * per_column + 12 * hq) + document_tables_bytes(tokens) + kMebibyte;
 }

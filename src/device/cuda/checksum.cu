@@ -5,6 +5,8 @@
 
 #include "device/cuda/kernels.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -32,7 +34,7 @@ void checksum(const void* data, std::int64_t bytes, std::uint64_t* sum, cudaStre
   check(cudaMemsetAsync(sum, 0, sizeof *sum, stream), "cudaMemsetAsync");
   const std::int64_t words = bytes / 2;
   if (words == 0) return;
-  const std::int64_t blocks = std::min(divide_up(words, kElementThreads), kChecksumBlocks);
+  const std::int64_t blocks = std::min(ceil_div(words, kElementThreads), kChecksumBlocks);
   launch(add_words, dim3(static_cast<unsigned>(blocks)), dim3(kElementThreads), 0, stream,
          static_cast<const std::uint16_t*>(data), words, reinterpret_cast<unsigned long long*>(sum));
 }

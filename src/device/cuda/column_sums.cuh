@@ -4,6 +4,8 @@
 
 #include "device/cuda/kernels.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 
 inline constexpr int kSumColumns = 32, kSumRows = 8;
@@ -34,7 +36,7 @@ inline void sum_columns(const float* partial, std::int64_t rows, std::int64_t st
   if (!gradient) return;
   dispatch(gradient.dtype, [&](auto tag) {
     using G = typename decltype(tag)::type;
-    launch(column_sums_kernel<G>, dim3(static_cast<unsigned>(divide_up(gradient.cols, kSumColumns))),
+    launch(column_sums_kernel<G>, dim3(static_cast<unsigned>(ceil_div(gradient.cols, kSumColumns))),
            dim3(kSumColumns, kSumRows), 0, stream, partial, static_cast<int>(rows), stride, gradient.cols,
            accumulate == Accumulate::yes, static_cast<G*>(gradient.data));
   });

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/tensor.hpp"
 
 namespace llampi::device::cuda {
@@ -17,16 +18,12 @@ inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   throw Error(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
-/// After each launch: a wrong configuration shows here, a fault inside a kernel at a later call.
-inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
 /// A kernel's element types by DType: float, __nv_bfloat16, __half. Calls `work(Tag<T>{})`.
 template <class T>
 struct Tag {
   using type = T;
 };
-
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// The tensor's memory, after a check of dtype and shape. @throws Error naming the operand
 void* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols, const char* name);

@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 #include "llampi/core/int8_blocks.hpp"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -49,8 +50,8 @@ void launch_convert(const Tensor& source, const Tensor& destination, Accumulate 
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to)) % 16 == 0;
   const std::int64_t elements = source.elements(), vectors = aligned ? elements / kWidth : 0;
-  const std::int64_t work = aligned ? divide_up(elements, kWidth) : elements;
-  const auto blocks = static_cast<unsigned>(std::min(divide_up(work, kElementThreads), kBlocks));
+  const std::int64_t work = aligned ? ceil_div(elements, kWidth) : elements;
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(work, kElementThreads), kBlocks));
   launch(accumulate == Accumulate::yes ? convert<From, To, true> : convert<From, To, false>, dim3(blocks),
          dim3(kElementThreads), 0, stream, from, to, vectors, elements);
 }
@@ -90,7 +91,7 @@ void launch_widen_blocks(const Tensor& source, const Tensor& destination, cudaSt
     using To = typename decltype(tag)::type;
     require(reinterpret_cast<std::uintptr_t>(destination.data) % alignof(Quad<To>) == 0,
             "a destination that is not aligned");
-    const std::int64_t grid = std::min(divide_up(blocks, kElementThreads / kThreadsOfBlock), kBlocks);
+    const std::int64_t grid = std::min(ceil_div(blocks, kElementThreads / kThreadsOfBlock), kBlocks);
     launch(widen_blocks<To>, dim3(static_cast<unsigned>(grid)), dim3(kElementThreads), 0, stream,
            static_cast<const std::uint32_t*>(source.data), static_cast<Quad<To>*>(destination.data), blocks);
   });

@@ -22,6 +22,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/ragged.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device::cuda {
@@ -57,8 +58,7 @@ class Carving {
   template <class T>
   T* take(std::int64_t elements) {
     T* const place = reinterpret_cast<T*>(next_);
-    next_ +=
-        static_cast<std::uintptr_t>(divide_up(elements * static_cast<std::int64_t>(sizeof(T)), 256) * 256);
+    next_ += static_cast<std::uintptr_t>(round_up(elements * static_cast<std::int64_t>(sizeof(T)), 256));
     return place;
   }
   std::int64_t bytes() const { return static_cast<std::int64_t>(next_ - base_); }
@@ -220,7 +220,7 @@ Division divide_documents(const CudnnProblem& whole, AttentionShape shape, const
       const std::int64_t head_pieces = shape.key_value_heads / launch.key_value_heads;
       if (division.parts.empty() || division.parts.back().head_pieces != head_pieces)
         division.parts.push_back({.launches = {}, .head_pieces = head_pieces});
-      const std::int64_t pieces = divide_up(documents, launch.documents);
+      const std::int64_t pieces = ceil_div(documents, launch.documents);
       all_pieces += pieces;
       division.parts.back().launches.push_back({.problem = problem, .pieces = pieces, .above = above});
     }

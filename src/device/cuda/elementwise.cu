@@ -7,6 +7,8 @@
 #include "device/cuda/rotate.cuh"
 #include "device/cuda/swiglu.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class T, class Work>
 void with_slices(std::int64_t width, std::initializer_list<const T*> data, const Work& work) {
   with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, width, data), [&](auto n) {
-    work(n, static_cast<int>(divide_up(width, std::int64_t{kElementThreads} * n())));
+    work(n, static_cast<int>(ceil_div(width, std::int64_t{kElementThreads} * n())));
   });
 }
 
@@ -146,7 +148,7 @@ void apply_rope(const op::Rope& o, cudaStream_t stream) {
     constexpr int kN = kWidth<T>;
     const bool fits = fits_vectors<T>(kN, half, {data}) && fits_vectors<float>(kN, half, {table});
     with_width<kN>(fits, [&](auto n) {
-      const dim3 block = rope_block(heads, static_cast<int>(divide_up(half, n())));
+      const dim3 block = rope_block(heads, static_cast<int>(ceil_div(half, n())));
       launch(largest == nullptr ? rope_kernel<T, n(), false> : rope_kernel<T, n(), true>,
              dim3(static_cast<unsigned>(tokens)), block, 0, stream, positions, table, direction, heads,
              static_cast<int>(half), shape.qkv_cols(), data, o.writes, largest);

@@ -4,6 +4,8 @@
 #include "device/cuda/sizes.hpp"
 #include "device/cuda/vectors.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kElementThreads)
 /// A block for each token and part of a row.
 dim3 grid_of(std::int64_t tokens, std::int64_t hidden, int width) {
   return dim3(static_cast<unsigned>(tokens),
-              static_cast<unsigned>(divide_up(hidden, std::int64_t{kElementThreads} * width)));
+              static_cast<unsigned>(ceil_div(hidden, std::int64_t{kElementThreads} * width)));
 }
 
 const std::int32_t* ids_of(const Tensor& tokens) {
@@ -136,7 +138,7 @@ void CudaDevice::execute(const op::EmbeddingBackward& o) {
   if (o.accumulate_dtable == Accumulate::no)
     check(cudaMemsetAsync(dtable, 0, static_cast<std::size_t>(o.dtable.bytes()), compute()),
           "cudaMemsetAsync");
-  launch(group_kernel, dim3(static_cast<unsigned>(divide_up(tokens, kElementThreads / 32))),
+  launch(group_kernel, dim3(static_cast<unsigned>(ceil_div(tokens, kElementThreads / 32))),
          dim3(kElementThreads), 0, compute(), ids_of(o.tokens), static_cast<int>(tokens), groups);
   dispatch(o.dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -9,6 +9,8 @@
 #include "device/cuda/magnitudes.cuh"
 #include "device/fp8_checks.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -145,7 +147,7 @@ void launch_cast(const T* source, std::int64_t elements, const std::int32_t* max
                  cudaStream_t stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(to.values);
   const auto head = static_cast<std::int64_t>((kCastWidth - address % kCastWidth) % kCastWidth);
-  const dim3 blocks = at_least_one(divide_up(elements, kCastPiece));
+  const dim3 blocks = at_least_one(ceil_div(elements, kCastPiece));
   if (!is_aligned(source + head, 16)) {
     launch(fp8_cast_singly_kernel<T, kDType>, blocks, dim3(kElementThreads), 0, stream, source, maximum,
            elements, to);
@@ -171,7 +173,7 @@ void CudaDevice::execute(const op::Fp8Maximum& o) {
     // As many blocks as there is room for at a time.
     const std::int64_t room = std::int64_t{8} * std::max(properties_.multiProcessorCount, 1);
     launch(fp8_maximum_kernel<T>,
-           at_least_one(std::min(divide_up(vectors, kElementThreads * kFp8AtOnce), room)),
+           at_least_one(std::min(ceil_div(vectors, kElementThreads * kFp8AtOnce), room)),
            dim3(kElementThreads), 0, compute(), source, head, vectors, elements, largest);
   });
 }
@@ -181,7 +183,7 @@ void CudaDevice::execute(const op::Fp8Scales& o) {
   const auto* maxima = elements_of<std::int32_t>(o.maxima, DType::int32, 1, count, "maxima");
   auto* scales = elements_of<float>(o.scales, DType::float32, count, 4, "scales");
   if (count == 0) return;
-  launch(fp8_scales_kernel, at_least_one(divide_up(count, kElementThreads)), dim3(kElementThreads), 0,
+  launch(fp8_scales_kernel, at_least_one(ceil_div(count, kElementThreads)), dim3(kElementThreads), 0,
          compute(), maxima, count, scales);
 }
 
@@ -207,9 +209,9 @@ void CudaDevice::execute(const op::Fp8Transpose& o) {
   if (rows * cols == 0) return;
   const bool fits =
       rows % 16 == 0 && cols % kByteWidth == 0 && is_aligned(source, 16) && is_aligned(transposed, 16);
-  const std::int64_t across = divide_up(cols, kSide);
+  const std::int64_t across = ceil_div(cols, kSide);
   launch(fits ? fp8_transpose_kernel<true> : fp8_transpose_kernel<false>,
-         at_least_one(divide_up(rows, kSide) * across), dim3(ByteTile<kByteWidth>::kThreads), 0, compute(),
+         at_least_one(ceil_div(rows, kSide) * across), dim3(ByteTile<kByteWidth>::kThreads), 0, compute(),
          source, rows, cols, static_cast<int>(across), transposed);
 }
 

@@ -7,6 +7,8 @@
 #include "device/cuda/magnitudes.cuh"
 #include "device/fp8_checks.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -385,7 +387,7 @@ SquaresOfPart squares_of(std::int64_t first, std::int64_t elements, const Tensor
   const std::int64_t of_row = maxima.cols * Square::kSide * Square::kSide;
   require(first >= 0 && first + elements <= maxima.rows * of_row, "a part of a weight that is not in it");
   if (elements == 0) return {};
-  const std::int64_t row = first / of_row, end = divide_up(first + elements, of_row);
+  const std::int64_t row = first / of_row, end = ceil_div(first + elements, of_row);
   return {{row * of_row - first, elements, static_cast<unsigned>(maxima.cols)},
           row * maxima.cols,
           (end - row) * maxima.cols};
@@ -437,7 +439,7 @@ void CudaDevice::execute(const op::Fp8BlockScales& o) {
   const BlockScales turned = block_scales(o.transposed_scales, cols, rows, "transposed_scales");
   const std::int64_t count = weight.rows * weight.row + turned.rows * turned.row;
   if (count == 0) return;
-  launch(fp8_block_scales_kernel, at_least_one(divide_up(count, kElementThreads)), dim3(kElementThreads), 0,
+  launch(fp8_block_scales_kernel, at_least_one(ceil_div(count, kElementThreads)), dim3(kElementThreads), 0,
          compute(), block_maxima(o.maxima), weight, turned);
 }
 

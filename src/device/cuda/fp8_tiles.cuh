@@ -5,6 +5,8 @@
 
 #include "device/cuda/fp8_cast.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 
 /// What a cast writes; null: it does not.
@@ -169,10 +171,10 @@ void launch_cast_tiles(const Source& source, const std::int32_t* maximum, const 
   constexpr std::int64_t kSide = ByteTile<kCastWidth>::kSide;
   const bool fits = source.fits() && source.rows % 16 == 0 && source.cols % kCastWidth == 0 &&
                     is_aligned(to.values, kCastWidth) && is_aligned(to.transposed, 16);
-  const std::int64_t across = std::max(divide_up(source.cols, kSide), std::int64_t{1});
+  const std::int64_t across = std::max(ceil_div(source.cols, kSide), std::int64_t{1});
   launch(fits ? fp8_cast_tiles_kernel<Source, kDType, true> : fp8_cast_tiles_kernel<Source, kDType, false>,
-         at_least_one(divide_up(source.rows, kSide) * across), dim3(ByteTile<kCastWidth>::kThreads), 0,
-         stream, source, maximum, static_cast<int>(across), to);
+         at_least_one(ceil_div(source.rows, kSide) * across), dim3(ByteTile<kCastWidth>::kThreads), 0, stream,
+         source, maximum, static_cast<int>(across), to);
 }
 
 /// What it writes of a matrix [rows, cols], after a check of each operand.

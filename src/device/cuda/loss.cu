@@ -10,6 +10,8 @@
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/loss_sizes.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -155,7 +157,7 @@ std::int64_t columns_to_keep(std::int64_t vocabulary) {
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "cudaDeviceGetAttribute");
-  return std::min((most - kOwn) / 16, divide_up(vocabulary, kPack)) * kPack;
+  return std::min((most - kOwn) / 16, ceil_div(vocabulary, kPack)) * kPack;
 }
 
 /// loss_sum += the losses of the rows, by one block in an order that depends on `rows` alone.

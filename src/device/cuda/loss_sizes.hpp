@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/core/tensor.hpp"
 
 namespace llampi::device::cuda {
@@ -22,7 +23,7 @@ namespace llampi::device::cuda {
 /// matrix products read whole vectors whatever the vocabulary.
 inline constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype) {
   const std::int64_t line = 128 / size_of(dtype);
-  return (vocabulary + line - 1) / line * line;
+  return round_up(vocabulary, line);
 }
 
 /// Rows of a chunk whose logits take at most `logits_bytes` and are fewer than 2^31, as libraries index a matrix in 32 bits: all

@@ -4,6 +4,8 @@
 #include "device/cuda/philox.cuh"
 #include "device/cuda/vectors.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -70,8 +72,8 @@ __global__ void __launch_bounds__(kElementThreads)
 
 /// to = drop(from), or to += drop(from); both [T, C] in one dtype.
 void drop(const Dropout& dropout, const Tensor& from_, const Tensor& to_, Dropped how, cudaStream_t stream) {
-  const std::int64_t rows = from_.rows, cols = from_.cols, draws = divide_up(cols, kElementsOfDraw);
-  const int slices = static_cast<int>(divide_up(draws, kElementThreads));
+  const std::int64_t rows = from_.rows, cols = from_.cols, draws = ceil_div(cols, kElementsOfDraw);
+  const int slices = static_cast<int>(ceil_div(draws, kElementThreads));
   const DropKey key(dropout);
   dispatch(from_.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

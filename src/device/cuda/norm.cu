@@ -6,6 +6,8 @@
 #include "device/cuda/magnitudes.cuh"
 #include "device/cuda/sizes.hpp"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(kNormThreads)
 template <class T, class Work>
 void with_row(std::int64_t hidden, bool fits, const Work& work) {
   with_width<kWidth<T>>(fits, [&](auto n) {
-    const std::int64_t threads = 32 * divide_up(hidden, std::int64_t{32} * n() * kHeld<n()>);
+    const std::int64_t threads = 32 * ceil_div(hidden, std::int64_t{32} * n() * kHeld<n()>);
     if (threads > kNormThreads)
       throw Error(fmt::format("the GPU has no RMSNorm for rows of {} elements", hidden));
     work(n, dim3(static_cast<unsigned>(threads)));

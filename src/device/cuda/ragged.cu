@@ -6,6 +6,8 @@
 
 #include "device/cuda/kernels.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -123,7 +125,7 @@ void copy_documents(const DocumentRows& rows, cudaStream_t stream) {
 void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, std::int64_t tokens,
                      std::int64_t length, cudaStream_t stream) {
   if (heads * tokens == 0) return;
-  const std::int64_t blocks = std::min(divide_up(heads * tokens, kElementThreads), kMostBlocks);
+  const std::int64_t blocks = std::min(ceil_div(heads * tokens, kElementThreads), kMostBlocks);
   launch(row_statistics, dim3(static_cast<unsigned>(blocks)), dim3(kElementThreads), 0, stream, from, to,
          heads, tokens, length);
 }

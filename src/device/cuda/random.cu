@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/philox.cuh"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/normal.hpp"
 
 namespace llampi::device::cuda {
@@ -34,7 +35,7 @@ void CudaDevice::execute(const op::RandomNormal& o) {
   if (elements == 0) return;
   dispatch(o.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto blocks = static_cast<unsigned>(std::min(divide_up(elements, kElementThreads), kMostBlocks));
+    const auto blocks = static_cast<unsigned>(std::min(ceil_div(elements, kElementThreads), kMostBlocks));
     launch(random_normal<T>, dim3(blocks), dim3(kElementThreads), 0, compute(), o.stream.key(),
            o.stream.purpose(), static_cast<std::uint64_t>(o.first), o.standard_deviation,
            static_cast<T*>(o.out.data), elements);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "device/cuda/vectors.cuh"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/operations.hpp"
 
 namespace llampi::device::cuda {
@@ -70,7 +71,7 @@ void for_each_group(std::span<const UpdateRange> ranges, std::int64_t elements, 
             "range outside of its tensor");
     if (range.begin == range.end) continue;
     const std::int64_t length = range.end - range.begin / kRangeAlignment * kRangeAlignment;
-    const std::int64_t end = group.first_block[group.count] + divide_up(length, kRangePiece);
+    const std::int64_t end = group.first_block[group.count] + ceil_div(length, kRangePiece);
     group.ranges[group.count++] = range;
     group.first_block[group.count] = static_cast<std::int32_t>(end);
     if (group.count < kRangesAtOnce) continue;

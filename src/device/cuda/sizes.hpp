@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/device/operation_sizes.hpp"
 
 namespace llampi::device::cuda {
@@ -27,8 +28,8 @@ struct TransformGrid {
 };
 inline TransformGrid qkv_transform_grid(AttentionShape shape, std::int64_t tokens) {
   const std::int64_t all = shape.query_heads + 2 * shape.key_value_heads;
-  const std::int64_t heads = (all + kTransformWarps - 1) / kTransformWarps;
-  return {std::min(tokens, (kTransformBlocks + heads - 1) / heads), heads};
+  const std::int64_t heads = ceil_div(all, kTransformWarps);
+  return {std::min(tokens, ceil_div(kTransformBlocks, heads)), heads};
 }
 
 /// float32 [slices, Hq D + 2 Hkv D] for a bias; norms' [slices, blocks for heads, 2, D] is less, as there are two

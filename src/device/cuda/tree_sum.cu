@@ -8,6 +8,8 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/vectors.cuh"
 
+#include "llampi/core/integers.hpp"
+
 namespace llampi::device::cuda {
 namespace {
 
@@ -117,10 +119,10 @@ void launch_sum(const RankParts& given, const Tensor& sum, Accumulate accumulate
   const std::int64_t elements = sum.elements();
   const bool aligned = are_aligned(parts, to);
   const std::int64_t vectors = aligned ? elements / kWidth<From> : 0;
-  const std::int64_t work = aligned ? divide_up(elements, kWidth<From>) : elements;
+  const std::int64_t work = aligned ? ceil_div(elements, kWidth<From>) : elements;
   const auto sums = static_cast<unsigned>(given.sums);
   const std::int64_t most = std::max<std::int64_t>(kSumBlocks / given.sums, 1);
-  const auto blocks = static_cast<unsigned>(std::min(divide_up(work, kElementThreads), most));
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(work, kElementThreads), most));
   const auto launch_for = [&](auto ranks) {
     launch(sum_in_tree<decltype(ranks)::value, From, To>, dim3(blocks, sums), dim3(kElementThreads), 0,
            stream, parts, to, accumulate == Accumulate::yes, vectors, elements);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fsdp/norm_scalars.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -165,7 +166,7 @@ void BufferTable::add_snapshots() {
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
     auto& state = program_.persistent.units[u];
     if (spec_.units[u].frozen && !spec_.saves_frozen) continue;
-    const std::int64_t n = (spec_.units[u].shard_elements + spec_.replicas - 1) / spec_.replicas;
+    const std::int64_t n = ceil_div(spec_.units[u].shard_elements, spec_.replicas);
     const auto copy_of = [&](BufferId kept) {
       if (kept == BufferId::none) return BufferId::none;
       return persistent(on_host(of_unit(Purpose::snapshot, u, program_[kept].dtype, n)));

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/fsdp/placement.hpp"
 
 namespace llampi::fsdp {
@@ -94,9 +95,7 @@ Placement place_by(Program& program, const Weight& weight) {
 
 }  // namespace
 
-std::int64_t in_arena(std::int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
+std::int64_t in_arena(std::int64_t bytes) { return round_up(bytes, kBufferAlignment); }
 
 void place(Program& program) {
   find_live_ranges(program);

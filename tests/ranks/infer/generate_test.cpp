@@ -372,7 +372,7 @@ TEST_F(Generate, LeavesRoomForThoughts) {
       logged,
       HasSubstr(
           "warning: 1 answer reached the limit of tokens while the model was still thinking, and counts as "
-          "wrong; raise --max-tokens"));
+          "wrong; raise --max-tokens, as far as"));
 }
 
 /// On all ranks, also on those that have no question.

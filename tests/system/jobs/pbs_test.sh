@@ -56,7 +56,14 @@ will_end 0
 printf 'export APPTAINER_BIND=/scratch HDF5_USE_FILE_LOCKING=FALSE\n' >site.env
 job JOB_SITE=site.env CUDA_VISIBLE_DEVICES=GPU-1 CUDA_DEVICE_ORDER=PCI_BUS_ID
 for name in APPTAINER_BIND HDF5_USE_FILE_LOCKING CUDA_DEVICE_ORDER; do expect "$name on all nodes" "$(last mpirun)" "* -x $name *"; done
+will_end 0 "75 early"
+sed -i 's/NCCL_DEBUG=W$/APPTAINER_BIND=\/scratch,&/' attributes
+job JOB_SITE=site.env APPTAINER_BIND=/scratch # the next job of a chain has it already
+expect "a variable of an earlier job" "$(last mpirun)" "* -x APPTAINER_BIND *"
+job CUDA_VISIBLE_DEVICES=GPU-1
+expect "no time for the first step" "$status $(count qsub)" "1 0"
 [[ $(last mpirun) != *CUDA_VISIBLE_DEVICES* ]] || expect "GPUs of the first node" "$(last mpirun)" "no CUDA_VISIBLE_DEVICES"
+sed -i 's/APPTAINER_BIND=\/scratch,//' attributes
 fresh
 
 # A link of a chain: submitted as this job was.

@@ -258,7 +258,7 @@ cp bin/srun srun_of_ranks
 cat >bin/srun <<'SH'
 #!/bin/bash
 trap 'mkdir -p runs/mine/checkpoints; touch runs/mine/checkpoints/step-00000010.h5
-printf "{\"event\":\"%s\",\"step\":%s}\\n" start 0 checkpoint 10 >>runs/mine/history.jsonl; exit 75' USR1
+printf "{\"event\":\"%s\",\"step\":%s,\"file\":\"checkpoints/x.h5\"}\\n" start 0 checkpoint 10 >>runs/mine/history.jsonl; exit 75' USR1
 kill -USR1 $PPID # at once, or before the shell has told its ranks
 while :; do sleep 0.05; done
 SH

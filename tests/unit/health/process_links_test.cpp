@@ -78,6 +78,10 @@ TEST(ProcessLinks, ShowTheEndOfAProcessAndNothingElse) {
   is_reset.reset();  // as a firewall does that has forgotten the connection
   says_goodbye.say_goodbye();
   EXPECT_THAT(ended(links), IsEmpty());
+  EXPECT_THAT(links.missing(), ElementsAre(2));
+  OtherEnd again(links.port(), 2);
+  EXPECT_THAT(ended(links), IsEmpty());
+  EXPECT_THAT(links.missing(), IsEmpty());
   ends.end();
   EXPECT_THAT(ended(links), ElementsAre(1));
 }
