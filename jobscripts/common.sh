@@ -147,7 +147,6 @@ check_first() {
 finish() {
     local status=$1 told=${2:-} failures reached
     failures=$(failures_before)
-    reached=$(progress)
     case $status in
     0 | 2 | 126 | 127) exit "$status" ;; # done; a mistake in the input; no such program
     esac
@@ -155,6 +154,7 @@ finish() {
         echo "stopped by the file $run_dir/stop; not submitted again" >&2
         exit "$status"
     fi
+    reached=$(progress)
     if [[ $reached == saved ]]; then failures=0; fi
     # Preempted while it started, the run may get further the next time: that is a failure like others.
     if ((status == 75)) && [[ $reached != started || $told == time ]]; then

@@ -47,6 +47,8 @@ esac
 # This job as PBS has it, one attribute a line.
 attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
 attribute() { sed -n "s/^ *$1 = //p" <<<"$attributes"; }
+# Names of the variables that this job was given with -v and -V, but PBS's and those of these scripts.
+given_variables() { attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep -vE '^(PBS|JOB|LLAMPI)_'; }
 if [[ -z $attributes && $chain == submit ]]; then
     echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
 fi
@@ -60,7 +62,7 @@ hosts=$(awk '!($1 in n) { host[++hosts] = $1 } { ++n[$1] }
              END { for (i = 1; i <= hosts; ++i) printf "%s%s:%d", (i > 1 ? "," : ""), host[i], n[host[i]] }' "$PBS_NODEFILE")
 # mpirun passes on OMPI_* by itself; the rest are what the site file and modules have set, also in an earlier job of the chain, whose
 # variables this one was given, and some others. Not the GPUs that PBS has given this node: each node has its own.
-given=" $(attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep -vE '^(PBS|JOB)_' | tr '\n' ' ')"
+given=" $(given_variables | tr '\n' ' ')"
 exported=()
 for name in $(compgen -e | grep -vE '^(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|OMPI_.*|PWD|OLDPWD|SHLVL|_.*|LMOD.*|LOADEDMODULES.*|MODULE.*)$'); do
     if [[ $name =~ ^(NCCL|UCX|FI|CUDA|LLAMPI)_ || $name =~ ^(OMP_NUM_THREADS|LD_LIBRARY_PATH)$ || ${environment[$name]-} != "${!name}" || $given == *" $name "* ]]; then
@@ -99,7 +101,7 @@ resources() {
 variables() {
     {
         compgen -e | grep -E '^(JOB|LLAMPI)_'
-        attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep -vE '^(PBS|JOB|LLAMPI)_'
+        given_variables
         if [[ -n ${PBS_ARRAY_INDEX:-} ]]; then echo PBS_ARRAY_INDEX; fi
     } | sort -u | comm -12 - <(compgen -e | sort -u) | paste -sd, -
 }

@@ -21,9 +21,9 @@
 namespace llampi::cli {
 namespace {
 
-void write(const std::string& text, std::FILE* stream) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+/// Whether it could be written.
+bool write(const std::string& text, std::FILE* stream) {
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
 }
 
 /// Lines on a terminal, of which the last one may be a line of progress that the next one replaces.
@@ -75,7 +75,7 @@ TerminalSize terminal_size(std::FILE* stream) {
 }
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+  if (!write(text, stdout))
     throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
 

@@ -227,6 +227,16 @@ void warn_of_other_device(const MachineRequest& request, const std::optional<Fig
                 measured, request.machine, planned);
 }
 
+/// figures_of(), with what the user should know of them.
+std::optional<Figures> figures_with_warnings(const PlanRequest& request, const train::Config& config,
+                                             const plan::Machine& machine,
+                                             const std::vector<int>& node_of_rank, const Log& log) {
+  auto figures = figures_of(request.machine, machine, config, node_of_rank);
+  warn_of_other_device(request.machine, figures, machine.device, log);
+  warn_of_one_large_node(figures, machine, log);
+  return figures;
+}
+
 /// As configured.
 void predict(const PlanRequest& request, const train::CompiledRun& run, const Figures& figures,
              plan::PlanReport& report) {
@@ -329,9 +339,8 @@ int plan_command(const Arguments& arguments) {
   request.shape = train::resolved(request.shape, config);
   place_ranks(request.machine, request.shape, machine);
   if (request.tune) {
-    const auto figures = figures_of(request.machine, machine, config, train::nodes_of_ranks(request.shape));
-    warn_of_other_device(request.machine, figures, machine.device, log);
-    warn_of_one_large_node(figures, machine, log);
+    const auto figures =
+        figures_with_warnings(request, config, machine, train::nodes_of_ranks(request.shape), log);
     return report_tuning(request,
                          {.config = config,
                           .kept = on_command_line,
@@ -344,9 +353,7 @@ int plan_command(const Arguments& arguments) {
   const train::CompiledRun run = train::compile_run(config, request.shape);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
   report.attention_lacks_workspace = lacks_workspace(config, request.shape, run, report);
-  const auto figures = figures_of(request.machine, machine, config, run.node_of_rank);
-  warn_of_other_device(request.machine, figures, machine.device, log);
-  warn_of_one_large_node(figures, machine, log);
+  const auto figures = figures_with_warnings(request, config, machine, run.node_of_rank, log);
   if (figures) {
     predict(request, run, *figures, report);
     report.times = times_of_strategies(config, request.shape, machine, *figures);

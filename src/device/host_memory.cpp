@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/device/host_memory.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::device {

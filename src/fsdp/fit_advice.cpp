@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit_advice.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <fmt/ranges.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"

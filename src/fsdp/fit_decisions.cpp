@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit_decisions.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/fsdp/added_work.hpp"
 
 namespace llampi::fsdp {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/unit.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <algorithm>
+
+#include "llampi/core/integers.hpp"
 
 namespace llampi::fsdp {
 namespace {}  // namespace

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 
@@ -312,9 +313,8 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   } else if (trouble == Trouble::desynchronized) {
     blamed = minority(*difference);
   } else {
-    const auto left = ranks_that(ranks, [](const auto& rank) { return rank.left; });
-    blamed =
-        left.empty() ? ranks_behind(ranks) : ranks_that(ranks, [](const auto& rank) { return !rank.left; });
+    const bool some_left = std::ranges::any_of(ranks, &WatchedRank::left);
+    blamed = some_left ? ranks_that(ranks, [](const auto& rank) { return !rank.left; }) : ranks_behind(ranks);
     // All may seem to be at the same; whose process does not run holds up the others.
     if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
     if (blamed.size() == ranks.size()) blamed.clear();

@@ -95,9 +95,9 @@ void ProcessLinks::listen_for_links() {
   own_ = {random_token(), ntohs(address.sin_port), own_addresses()};
 }
 
-/// If an address is left. What goes wrong later is found by advance().
+/// Of connect(), if an address is left. What goes wrong later is found by advance().
 void ProcessLinks::connect_to_next() {
-  if (!port_above_ || port_above_->port == 0) return;
+  if (port_above_->port == 0) return;
   while (!untried_.empty()) {
     tried_ = steady_seconds();
     sockaddr_in address{};

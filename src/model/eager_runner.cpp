@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/model/eager_runner.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <cstring>
 #include <utility>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/device/fp8_scaling.hpp"
 #include "llampi/model/layer_support.hpp"
 

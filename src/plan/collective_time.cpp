@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/collective_time.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <map>
+
+#include "llampi/core/integers.hpp"
 
 namespace llampi::plan {
 namespace {

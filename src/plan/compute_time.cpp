@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/compute_time.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/optim/adamw.hpp"
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/report/series.hpp"
-#include "llampi/core/integers.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "llampi/core/integers.hpp"
 
 namespace llampi::report {
 namespace {

@@ -21,23 +21,20 @@
 namespace llampi::train {
 namespace {
 
+/// What is known of the run that trained these weights; nothing of a Hugging Face folder.
+checkpoint::CheckpointSummary summary_of(const std::filesystem::path& weights) {
+  if (checkpoint::identify(weights) != checkpoint::FileKind::checkpoint) return {};
+  return checkpoint::read_checkpoint_summary(weights);
+}
+
 /// Of the rows that the data were packed into, or else of the run that trained these weights.
-std::int64_t seq_len_of(const data::TokenFile& data, const std::filesystem::path& weights) {
-  std::int64_t seq_len = data.row_tokens();
-  if (seq_len > 0) return seq_len;
-  if (checkpoint::identify(weights) == checkpoint::FileKind::checkpoint)
-    seq_len = checkpoint::read_checkpoint_summary(weights).state.seq_len;
+std::int64_t seq_len_of(const data::TokenFile& data, const checkpoint::CheckpointSummary& trained,
+                        const std::filesystem::path& weights) {
+  const std::int64_t seq_len = data.row_tokens() > 0 ? data.row_tokens() : trained.state.seq_len;
   if (seq_len < 1)
     throw_user_error("neither {} nor {} says with which sequence length to evaluate; give --seq-len",
                      weights.string(), data.path().string());
   return seq_len;
-}
-
-/// As the run that made a checkpoint evaluated: data.document_mask.
-bool masks_documents(const std::filesystem::path& weights) {
-  return checkpoint::identify(weights) != checkpoint::FileKind::checkpoint ||
-         read_run_text(checkpoint::read_checkpoint_summary(weights).texts.run_config)
-                 .value("data.document_mask") != "false";
 }
 
 }  // namespace
@@ -87,10 +84,11 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
   bool document_mask = true;
   comm::agree(world, [&] {
     file = std::make_unique<data::TokenFile>(data);
-    const auto& trained = std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights;
-    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, trained);
-    document_mask = masks_documents(trained);
-    if (!document_mask) log.info("data.document_mask = false, as {} was trained", trained.string());
+    const auto& with = std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights;
+    const auto trained = summary_of(with);
+    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, trained, with);
+    document_mask = read_run_text(trained.texts.run_config).value("data.document_mask") != "false";
+    if (!document_mask) log.info("data.document_mask = false, as {} was trained", with.string());
     check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {

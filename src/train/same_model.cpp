@@ -2,7 +2,6 @@
 #include "train/same_model.hpp"
 
 #include <string_view>
-#include <vector>
 
 #include "llampi/core/error.hpp"
 
@@ -19,16 +18,12 @@ std::string rope_scaling_text(const model::LlamaConfig& model) {
 /// "4096 in layers 2-3", "none".
 std::string windows_text(const model::LlamaConfig& model) {
   std::string text;
-  std::vector<std::int64_t> layers;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::int64_t window = model.window_of(layer);
-    const bool ends = layer + 1 == model.layers || model.window_of(layer + 1) != window;
-    if (window > 0) layers.push_back(layer);
-    if (window == 0 || !ends) continue;
-    text += fmt::format(
-        "{}{} in {} {}", text.empty() ? "" : "; ", window, layers.size() == 1 ? "layer" : "layers",
-        layers.size() == 1 ? fmt::to_string(layer) : fmt::format("{}-{}", layers.front(), layer));
-    layers.clear();
+  for (std::int64_t first = 0, end = 0; first < model.layers; first = end) {
+    const std::int64_t window = model.window_of(first);
+    while (end < model.layers && model.window_of(end) == window) ++end;
+    if (window == 0) continue;
+    text += fmt::format("{}{} in ", text.empty() ? "" : "; ", window);
+    text += end - first == 1 ? fmt::format("layer {}", first) : fmt::format("layers {}-{}", first, end - 1);
   }
   return text.empty() ? "none" : text;
 }

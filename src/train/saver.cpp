@@ -15,6 +15,7 @@
 #include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/stop.hpp"
+#include "train/failure_message.hpp"
 #include "train/run_checkpoints.hpp"
 
 namespace llampi::train {
@@ -36,12 +37,6 @@ bool works(const auto& work) try {
   return true;
 } catch (const std::exception&) {
   return false;
-}
-
-std::string message_of(const std::exception_ptr& failure, const ConfigError::Naming& name_of) try {
-  std::rethrow_exception(failure);
-} catch (const std::exception& error) {
-  return sentence_of(error, name_of);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/leak.hpp"
 #include "llampi/health/watchdog.hpp"
+#include "train/failure_message.hpp"
 #include "train/open_run.hpp"
 #include "train/training_loop.hpp"
 
@@ -85,12 +86,8 @@ void Job::finish_what_is_saved() {
 }
 
 void Job::keep_words(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& exception) {
-    const std::lock_guard lock(mutex_);
-    error_ = sentence_of(exception, run_.texts.name_of);
-  }
+  const std::lock_guard lock(mutex_);
+  error_ = message_of(error, run_.texts.name_of);
 }
 
 /// For the watchdog, which ends the job if a rank hangs after an error: nobody else would tell of that.

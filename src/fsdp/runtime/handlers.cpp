@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "llampi/comm/comm.hpp"
+
 namespace llampi::fsdp {
 
 std::span<const Tensor> Call::all(Slot slot) const {
@@ -34,6 +36,13 @@ Access Call::access(Slot slot) const {
 
 void Call::announce() {
   if (record != nullptr) sequence = record->issue(as_noted);
+}
+
+ActionHandler on_its_stream(std::function<void(Call& call)> issue) {
+  return [issue = std::move(issue)](Call& call) -> std::unique_ptr<comm::Work> {
+    issue(call);
+    return nullptr;
+  };
 }
 
 void HandlerTable::add(Op op, ActionHandler handler) { handlers_[op] = std::move(handler); }

@@ -59,6 +59,9 @@ struct Call {
 /// for where somebody depends on it; anything else is done when the stream is, and returns nothing.
 using ActionHandler = std::function<std::unique_ptr<comm::Work>(Call& call)>;
 
+/// The handler of what is done when its stream is.
+ActionHandler on_its_stream(std::function<void(Call& call)> issue);
+
 class HandlerTable {
  public:
   void add(Op op, ActionHandler handler);

@@ -46,10 +46,10 @@ void add_collectives(HandlerTable& handlers, const RankContext& rank) {
     return rank.shards.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
                                       call[Slot::workspace], call.action.stream);
   });
-  handlers.add(Op::add, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    rank.device.run(device::op::Add{.source = call[Slot::input], .destination = call[Slot::output]});
-    return nullptr;
-  });
+  handlers.add(
+      Op::add, on_its_stream([&rank](Call& call) {
+        rank.device.run(device::op::Add{.source = call[Slot::input], .destination = call[Slot::output]});
+      }));
   handlers.add(Op::all_reduce, [&rank](Call& call) {
     call.announce();
     return rank.replicas.all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum,

@@ -100,19 +100,16 @@ void run_layer(const RankContext& rank, device::Operations& operations, const Ca
 
 void add_compute(HandlerTable& handlers, const RankContext& rank) {
   for (const Op op : kLayerOps) {
-    handlers.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-      run_layer(rank, rank.device, call);
-      return nullptr;
-    });
+    handlers.add(op, on_its_stream([&rank](Call& call) { run_layer(rank, rank.device, call); }));
   }
   for (const Op op : {Op::cast_params, Op::cast_grads}) {
-    handlers.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-      rank.device.run(device::op::Cast{.source = call[Slot::input], .destination = call[Slot::output]});
-      return nullptr;
-    });
+    handlers.add(
+        op, on_its_stream([&rank](Call& call) {
+          rank.device.run(device::op::Cast{.source = call[Slot::input], .destination = call[Slot::output]});
+        }));
   }
   // The memory belongs to the next live range from here on.
-  handlers.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
+  handlers.add(Op::reshard, on_its_stream([](Call&) {}));
 }
 
 void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {

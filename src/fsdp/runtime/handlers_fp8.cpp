@@ -97,18 +97,9 @@ void transpose(const RankContext& rank, const Call& call) {
 }  // namespace
 
 void add_fp8(HandlerTable& handlers, const RankContext& rank) {
-  handlers.add(Op::fp8_scales, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    find_scales(rank, call);
-    return nullptr;
-  });
-  handlers.add(Op::fp8_cast, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    cast_shard(rank, call);
-    return nullptr;
-  });
-  handlers.add(Op::transpose, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    transpose(rank, call);
-    return nullptr;
-  });
+  handlers.add(Op::fp8_scales, on_its_stream([&rank](Call& call) { find_scales(rank, call); }));
+  handlers.add(Op::fp8_cast, on_its_stream([&rank](Call& call) { cast_shard(rank, call); }));
+  handlers.add(Op::transpose, on_its_stream([&rank](Call& call) { transpose(rank, call); }));
 }
 
 }  // namespace llampi::fsdp

@@ -84,18 +84,9 @@ void update(const RankContext& rank, const Call& call) {
 }  // namespace
 
 void add_update(HandlerTable& handlers, const RankContext& rank) {
-  handlers.add(Op::sum_squares, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    sum_squares(rank, call);
-    return nullptr;
-  });
-  handlers.add(Op::norm, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    compute_norm(rank, call);
-    return nullptr;
-  });
-  handlers.add(Op::update, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-    update(rank, call);
-    return nullptr;
-  });
+  handlers.add(Op::sum_squares, on_its_stream([&rank](Call& call) { sum_squares(rank, call); }));
+  handlers.add(Op::norm, on_its_stream([&rank](Call& call) { compute_norm(rank, call); }));
+  handlers.add(Op::update, on_its_stream([&rank](Call& call) { update(rank, call); }));
 }
 
 }  // namespace llampi::fsdp
