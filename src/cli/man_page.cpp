@@ -60,7 +60,7 @@ folder of the GPU plugin, if it is not next to the program or in ../lib
 success
 .TP
 .B 1
-internal or system error
+internal or system error, a lost rank, a loss or gradient that is not finite, replicas that differ, or a failed check of \fBllampi check\fR
 .TP
 .B 2
 invalid input, or the run does not fit; the line that begins with "llampi:" says what is wrong

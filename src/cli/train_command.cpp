@@ -42,8 +42,8 @@ two more steps. On CPUs, and on GPUs without CUDA graphs, a step that takes half
 before its next micro-batch, and resuming repeats it. SIGTERM and SIGINT also stop it, but after these (and
 Ctrl-C) Open MPI's mpirun kills the ranks about two seconds later, even if the checkpoint is not complete.
 
-Exit status: 0 success, 1 internal or system error, 2 invalid input (see the line that starts with
-"llampi:"), 75 stopped early with a checkpoint.
+Exit status: 0 success, 1 internal or system error (also: a rank is lost, the loss is not finite, replicas
+differ), 2 invalid input (see the line that starts with "llampi:"), 75 stopped early with a checkpoint.
 )";
 
 /// What would be run, for people and job scripts. Needs no MPI.
