@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/hdf5.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/model/llama.hpp"
@@ -169,8 +169,8 @@ int main(int argc, char** argv) {
     shards.emplace(*model, world->rank(), world->size());
   }
 
-  const auto infos = engine ? llampi::infer::tensor_infos(*engine) : shards->infos();
-  const auto pieces = engine ? llampi::infer::tensor_pieces(engine->pieces_to_save()) : shards->pieces();
+  const auto infos = engine ? llampi::checkpoint::tensor_infos(*engine) : shards->infos();
+  const auto pieces = engine ? llampi::checkpoint::tensor_pieces(engine->pieces_to_save()) : shards->pieces();
   const auto tensors = state_of(pieces);
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += tensor.bytes();
@@ -245,7 +245,7 @@ int main(int argc, char** argv) {
       return timed(*waiting, [&] {
         llampi::checkpoint::load_checkpoint(
             *world, *device, checkpoint, infos,
-            engine ? llampi::infer::tensor_pieces(engine->pieces_to_load()) : pieces, {.io = io});
+            engine ? llampi::checkpoint::tensor_pieces(engine->pieces_to_load()) : pieces, {.io = io});
       });
     };
     loaded.seconds.push_back(load(llampi::checkpoint::FileIo::direct));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "llampi/core/error.hpp"
-#include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/step_options.hpp"
 
 namespace llampi::bench {
 namespace {

@@ -7,12 +7,11 @@
 // is a layer: passes made of the device's operations, and what memory they need. All else follows.
 #include <fmt/format.h>
 
-#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/device/operations.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/layer_support.hpp"
 #include "llampi/model/sequential.hpp"
 
@@ -124,17 +123,17 @@ void run(comm::World& world, const std::filesystem::path& file) {
   for (std::int64_t step = 1; step <= 100; ++step) {
     const auto batch = make_batch(step, world.rank());
     const auto result = engine.step({&batch, 1}, {0.01, step, tokens});
-    const double loss = mean(result.loss_sum);
-    if (step % 20 == 0) log.info("step {}: loss {:.4f}, gradient norm {:.3f}", step, loss, result.grad_norm);
+    if (step % 20 > 0) continue;
+    log.info("step {}: loss {:.4f}, gradient norm {:.3f}", step, mean(result.loss_sum), result.grad_norm);
   }
   const auto evaluate = [&](fsdp::Engine& of) { return mean(of.evaluate(make_batch(0, world.rank()))); };
   const double loss = evaluate(engine);
-  checkpoint::save_checkpoint(
-      world, compute.device(), file,
-      {infer::tensor_infos(engine), infer::tensor_pieces(engine.pieces_to_save()), {.step = 100}, {}});
+  const auto tensors = checkpoint::tensor_infos(engine);
+  const auto pieces = checkpoint::tensor_pieces(engine.pieces_to_save());
+  checkpoint::save_checkpoint(world, compute.device(), file, {tensors, pieces, {.step = 100}, {}});
   fsdp::Engine other(model, compute.device(), *compute.host, compute.world(), options);  // all zero
-  checkpoint::load_checkpoint(world, compute.device(), file, infer::tensor_infos(other),
-                              infer::tensor_pieces(other.pieces_to_load()));
+  checkpoint::load_checkpoint(world, compute.device(), file, tensors,
+                              checkpoint::tensor_pieces(other.pieces_to_load()));
   log.info("loss {:.6f}, and from {} {:.6f}", loss, file.string(), evaluate(other));
   if (evaluate(other) != loss) throw Error("the model that was loaded is not the one that was saved");
 }

@@ -10,12 +10,12 @@
 #include "cli/launch.hpp"
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/checkpoint/newest.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/fsdp/wrap.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/run_text.hpp"
@@ -229,7 +229,7 @@ void print_units(const fs::path& path, bool json) {
   std::error_code ignored;
   const bool config_alone = path.extension() == ".json" && fs::is_regular_file(path, ignored);
   const auto model =
-      model::make_llama(config_alone ? model::LlamaConfig::read(path) : infer::config_of_weights(path));
+      model::make_llama(config_alone ? model::LlamaConfig::read(path) : checkpoint::config_of_weights(path));
   std::vector<model::LayerSpec> specs;
   for (const auto& layer : model->layers())
     specs.push_back(layer->spec({1, 1}, DType::float32, *device::make_cpu_sizes(1)));

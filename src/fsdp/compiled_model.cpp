@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fsdp/program/builder.hpp"
 #include "llampi/fsdp/placement.hpp"
 
 namespace llampi::fsdp {
@@ -71,36 +72,23 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .specs = compiled.specs,
                    .units = compiled.units,
                    .constants = compiled.constants,
-                   .batch = options.batch,
+                   .options = options,
                    .vocabulary = model.vocabulary(),
-                   .micro_batches = options.micro_batches,
                    .reshard_after_forward = reshards_after_forward(options.strategy),
-                   .backward_prefetch = options.backward_prefetch,
-                   .forward_prefetch = options.forward_prefetch,
-                   .limit_all_gathers = options.limit_all_gathers,
-                   .accumulate_unsharded = options.accumulate_unsharded,
-                   .sum_order = options.sum_order,
-                   .precision = options.precision,
-                   .offload = options.offload,
-                   .checkpointing = options.checkpointing,
                    .blocks = blocks_of_layers(model, compiled.specs),
                    .shards = mesh.shard_count(),
                    .replicas = mesh.replica_count(),
                    .backend = backend,
-                   .reduction = options.reduction,
-                   .all_reduce_stream = options.all_reduce_stream,
                    .input_buffers = options.training ? options.micro_batches : 1,
                    .optimizer_state = options.training,
                    .shared_workspace = sizes.shared_workspace(),
-                   .stages_inputs = sizes.stages_inputs(),
-                   .snapshot = options.snapshot,
-                   .saves_frozen = options.saves_frozen};
+                   .stages_inputs = sizes.stages_inputs()};
   if (options.training) {
     compiled.step = build(spec);
     place(compiled.step);
   }
   spec.forward_only = true;
-  spec.micro_batches = 1;
+  spec.options.micro_batches = 1;
   compiled.evaluation = build(spec);
   place(compiled.evaluation);
   for (int a = 0; a < kArenas; ++a) {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 
 namespace llampi::infer {
@@ -18,7 +18,7 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   InferenceSession session;
   const int threads = comm::threads_per_rank(world, options.threads);
   comm::agree(world, [&] {
-    session.config = config_of_weights(weights);
+    session.config = checkpoint::config_of_weights(weights);
     if (batch.context == 0 && batch.seq_len > session.config.max_position_embeddings) {
       throw_user_error("a sequence length of {} is larger than max_position_embeddings = {} of {}",
                        batch.seq_len, session.config.max_position_embeddings, weights.string());
@@ -37,19 +37,20 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
   if (adapter.empty()) {
-    load_weights(world, compute.device(), weights, session.config, *session.engine,
-                 checkpoint::WeightsReading::each, {.log = log});
+    checkpoint::load_weights(world, compute.device(), weights, session.config, *session.engine,
+                             checkpoint::WeightsReading::each, {.log = log});
     return session;
   }
   std::unique_ptr<checkpoint::WeightsSource> base;
   checkpoint::Adapter opened;
   comm::agree(world, [&] {
-    base = open_weights(weights, session.config);
+    base = checkpoint::open_weights(weights, session.config);
     opened = checkpoint::open_adapter(adapter);
   });
   const auto merged = checkpoint::merge_checked(world, std::move(base), std::move(opened));
-  auto pieces = tensor_pieces(session.engine->pieces_to_load());
-  checkpoint::load_weights(world, compute.device(), *merged, tensor_infos(*session.engine), pieces);
+  auto pieces = checkpoint::tensor_pieces(session.engine->pieces_to_load());
+  checkpoint::load_weights(world, compute.device(), *merged, checkpoint::tensor_infos(*session.engine),
+                           pieces);
   return session;
 }
 

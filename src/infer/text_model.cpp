@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::infer {
@@ -60,7 +60,7 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
                           const std::string& today) {
   TextModel model;
   model.weights = weights;
-  model.config = config_of_weights(weights);
+  model.config = checkpoint::config_of_weights(weights);
   const auto name = find_tokenizer(weights, options, model.config.vocab_size);
   model.tokenizer = tokenizer::make_tokenizer(name);
   model.end_ids = find_end_ids(weights, model.config.json, name);

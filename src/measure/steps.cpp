@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
@@ -17,7 +18,6 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/core/words.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "measure/operation_times.hpp"
 
 namespace llampi::measure {
@@ -150,9 +150,9 @@ void measure_phases(const Bench& bench, Training& training) {
 }
 
 void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
-  const auto stored = infer::stored_tensors(engine);
-  const auto infos = infer::tensor_infos(engine, stored);
-  const auto pieces = infer::tensor_pieces(engine, engine.pieces_to_save(), stored);
+  const auto stored = checkpoint::stored_tensors(engine);
+  const auto infos = checkpoint::tensor_infos(engine, stored);
+  const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save(), stored);
   std::int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.elements() * (piece.exp_avg.elements() > 0 ? 12 : 4);
   bench.world.sum(std::span(&bytes, 1));
@@ -177,7 +177,7 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   bench.world.barrier();
   begin = steady_seconds();
   checkpoint::load_checkpoint(bench.world, bench.compute.device(), file, infos,
-                              infer::tensor_pieces(engine, engine.pieces_to_load(), stored));
+                              checkpoint::tensor_pieces(engine, engine.pieces_to_load(), stored));
   add("load, from the page cache", begin);
   comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
 }

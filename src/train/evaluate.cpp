@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/inputs.hpp"
@@ -89,7 +89,7 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
     if (o.seq_len == 0) o.seq_len = seq_len_of(*file, trained, with);
     document_mask = read_run_text(trained.texts.run_config).value("data.document_mask") != "false";
     if (!document_mask) log.info("data.document_mask = false, as {} was trained", with.string());
-    check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
+    check_vocabulary(*file, checkpoint::config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {}, too few for one sample of {} + 1; use a smaller --seq-len", data.string(),

@@ -8,48 +8,28 @@
 #include <memory>
 #include <optional>
 
-#include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/comm/compute.hpp"
-#include "llampi/comm/forward.hpp"
-#include "llampi/core/log.hpp"
-#include "llampi/fsdp/engine.hpp"
-#include "llampi/health/flight_record.hpp"
 #include "llampi/health/side_work.hpp"
 #include "llampi/optim/schedule.hpp"
-#include "llampi/train/config.hpp"
 #include "llampi/train/outcome.hpp"
-#include "train/inputs.hpp"
 #include "train/journal.hpp"
-#include "train/resume.hpp"
 #include "train/room.hpp"
 #include "train/run_report.hpp"
+#include "train/run_setup.hpp"
 #include "train/saver.hpp"
 #include "train/stopping.hpp"
 
 namespace llampi::train {
 
-/// What one job has of a run. Its members refer to each other, so it stays where it is.
-struct OpenRun {
-  // Given; all of it outlives the run.
-  comm::World& world;
-  const Config& config;
-  const ConfigTexts& texts;
-  const Log& log;
-
+/// What one job has of a run.
+struct OpenRun : RunSetup {
   Stopping stopping{config.run.dir, config.run.max_hours, world.rank()};
-  health::FlightRecord record = {};
   std::shared_ptr<health::SideWork> side_work = std::make_shared<health::SideWork>();
   std::atomic<bool> holds_folder = false;  ///< no other job has run.dir; asked by the watchdog's thread
 
   // By open_run().
-  Inputs inputs = {};
-  Start start = {};
-  comm::Compute compute = {};
-  std::unique_ptr<fsdp::Engine> engine = {};
   Journal journal{config, log};
   std::unique_ptr<RunReport> report = {};
   optim::LearningRateSchedule schedule = {};
-  checkpoint::TrainingState state = {};  ///< as of the last step that was done
   std::int64_t total_steps = 0;
   bool owes_evaluation = false;  ///< of the step at which the run was stopped
   std::unique_ptr<Room> room = {};

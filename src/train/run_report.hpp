@@ -7,14 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "llampi/comm/compute.hpp"
-#include "llampi/comm/forward.hpp"
-#include "llampi/core/log.hpp"
 #include "llampi/device/gpu_process.hpp"
-#include "llampi/fsdp/engine.hpp"
-#include "llampi/train/config.hpp"
 #include "train/history.hpp"
-#include "train/inputs.hpp"
+#include "train/run_setup.hpp"
 
 namespace llampi::train {
 
@@ -23,12 +18,10 @@ std::int64_t peak_resident_bytes();
 
 class RunReport {
  public:
-  /// All of it outlives the report.
-  RunReport(comm::World& world, const Config& config, const Inputs& inputs, const comm::Compute& compute,
-            const fsdp::Engine& engine, const Log& log)
-      : world_(world), config_(config), inputs_(inputs), compute_(compute), engine_(engine), log_(log) {
-    if (compute.on_gpu())
-      process_memory_ = std::make_unique<device::GpuProcessMemory>(compute.gpu_properties.bus_id);
+  /// The run outlives the report, and its engine is built.
+  explicit RunReport(const RunSetup& run) : run_(run) {
+    if (run.compute.on_gpu())
+      process_memory_ = std::make_unique<device::GpuProcessMemory>(run.compute.gpu_properties.bus_id);
   }
 
   /// Before the first step: model, data, ranks, device, strategy, planned memory and where the run writes.
@@ -56,12 +49,7 @@ class RunReport {
   void describe_plan();
   void describe_gpu_memory();
 
-  comm::World& world_;
-  const Config& config_;
-  const Inputs& inputs_;
-  const comm::Compute& compute_;
-  const fsdp::Engine& engine_;
-  const Log& log_;
+  const RunSetup& run_;
   std::string described_device_;
   std::unique_ptr<device::GpuProcessMemory> process_memory_;  ///< null on CPUs
 };

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
@@ -12,7 +13,6 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/failure_message.hpp"
@@ -60,7 +60,7 @@ double guessed_seconds_to_save(const Config& config, const model::Model& model, 
 }
 
 std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content) {
-  auto tensors = infer::tensor_infos(engine, infer::stored_tensors(engine));
+  auto tensors = checkpoint::tensor_infos(engine, checkpoint::stored_tensors(engine));
   for (auto& tensor : tensors) tensor.optimizer = tensor.optimizer && content == CheckpointContent::all;
   return tensors;
 }
@@ -132,7 +132,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
   const fs::path file = file_of(state.step);
   auto settings = file_settings(config);
   settings.writers = writers;
-  auto own = infer::tensor_pieces(run_.engine, pieces, infer::stored_tensors(run_.engine));
+  auto own = checkpoint::tensor_pieces(run_.engine, pieces, checkpoint::stored_tensors(run_.engine));
   if (content == CheckpointContent::weights) {
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
   }

@@ -7,9 +7,9 @@
 
 #include "llampi/comm/forward.hpp"
 #include "llampi/comm/reduction.hpp"
-#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/program.hpp"
+#include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/model.hpp"
 #include "llampi/optim/adamw.hpp"
@@ -17,30 +17,16 @@
 
 namespace llampi::fsdp {
 
-struct EngineOptions {
-  model::BatchShape batch;  ///< of a micro-batch
-  int micro_batches = 1;    ///< per step
-  bool training = true;     ///< false: forward only, no moments, no gradients
+struct EngineOptions : StepOptions {
+  bool training = true;  ///< false: forward only, no moments, no gradients
   Strategy strategy = Strategy::full_shard;
   WrapOptions wrap;
-  Prefetch backward_prefetch = Prefetch::pre;
-  bool forward_prefetch = true;
-  int limit_all_gathers = 2;
   int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
   /// no_shard and hybrid strategies: replicas divide the optimizer state of their shard, each updates its part and gathers
   /// those of the others. No bit changes. Not with Offload::params.
   bool shard_optimizer_over_replicas = false;
-  bool accumulate_unsharded = false;
-  SumOrder sum_order = SumOrder::any;  ///< the caller gives ranks micro-batches by micro_batch_number()
-  comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs: that of the world
-  bool all_reduce_stream = false;                     ///< hybrid strategies: see ProgramSpec
-  BlockCheckpointing checkpointing = {};
-  Precision precision;
-  Offload offload;
-  bool graph = false;        ///< steps are captured and replayed, where the device can; no bit changes
-  bool snapshot = false;     ///< room for Engine::snapshot()
-  bool saves_frozen = true;  ///< false: what is saved has none of the frozen units, which come from elsewhere
-  std::uint64_t seed = 0;    ///< of stochastic rounding
+  bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
+  std::uint64_t seed = 0;  ///< of stochastic rounding
   optim::AdamWConstants adamw;
   double clip_grad_norm = 0;                            ///< 0: off
   std::vector<optim::ParameterGroup> parameter_groups;  ///< one per parameter; training only

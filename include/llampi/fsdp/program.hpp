@@ -3,7 +3,7 @@
 //
 // The list is the same on every rank. Every action carries its operands: which buffers it reads and writes.
 // The operands tell what an action needs and how long a buffer is needed; no other code derives this
-// again. `build()` (builder.hpp) makes a program, `place()` (placement.hpp) sets the offsets of its buffers,
+// again. `compile_model()` (compiled_model.hpp) makes programs, `place()` (placement.hpp) sets the offsets of buffers,
 // Engine (engine.hpp) runs it, `format_actions()` (dump.hpp) prints it.
 #pragma once
 
@@ -305,7 +305,7 @@ struct UnitState {
   BufferId shard = BufferId::none;
   BufferId master = BufferId::none;  ///< the shard, where it has none of its own
   BufferId exp_avg = BufferId::none, exp_avg_sq = BufferId::none;  ///< none: frozen, or not training
-  /// Copies of the last three that are being saved; none without ProgramSpec::snapshot.
+  /// Copies of the last three that are being saved; none without StepOptions::snapshot.
   BufferId saved_master = BufferId::none, saved_exp_avg = BufferId::none, saved_exp_avg_sq = BufferId::none;
 
   bool has_own_master() const { return master != shard; }

@@ -13,7 +13,7 @@ namespace llampi::fsdp {
 inline constexpr device::Stream kUnshardStream = device::Stream::urgent(0, "unshard");
 /// Reductions of gradients and of the gradient norm.
 inline constexpr device::Stream kReduceStream = device::Stream::urgent(1, "reduce");
-/// All-reduces of sharded gradients over replicas, with ProgramSpec::all_reduce_stream: then the reductions of units that follow
+/// All-reduces of sharded gradients over replicas, with StepOptions::all_reduce_stream: then the reductions of units that follow
 /// do not wait for them.
 inline constexpr device::Stream kAllReduceStream = device::Stream::urgent(2, "all_reduce");
 /// From the host to the device.

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
+#include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/plan/step_time.hpp"
 

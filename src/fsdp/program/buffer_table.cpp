@@ -33,8 +33,8 @@ Buffer shaped(Buffer buffer) {
 /// Of the gradients that layers write. GPUs round to bfloat16 what is kept in bfloat16 as they write it, unless
 /// micro-batches add up before that.
 DType written_gradient(const ProgramSpec& spec) {
-  const Precision& precision = spec.precision;
-  const bool written_once = !spec.accumulate_unsharded || spec.micro_batches == 1;
+  const Precision& precision = spec.options.precision;
+  const bool written_once = !spec.options.accumulate_unsharded || spec.options.micro_batches == 1;
   const bool rounds_at_once = spec.backend == comm::Backend::nccl &&
                               precision.gradient_shard == DType::bfloat16 &&
                               precision.compute == DType::bfloat16 && written_once;
@@ -45,17 +45,19 @@ DType written_gradient(const ProgramSpec& spec) {
 
 std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
   const DType written = written_gradient(spec);
-  const bool shortens = spec.precision.gradient_shard != written;
-  const bool tree = spec.sum_order == SumOrder::tree;  // then the gradient of each micro-batch is apart
+  const bool shortens = spec.options.precision.gradient_shard != written;
+  const bool tree =
+      spec.options.sum_order == SumOrder::tree;  // then the gradient of each micro-batch is apart
   std::vector<UnitPlan> plans;
   for (const auto& unit : spec.units) {
-    plans.push_back({.trained = !unit.frozen,
-                     .uploaded = state_placement(spec.precision, spec.offload).host_shard,
-                     .gathered = unit.shards > 1,
-                     .fp8 = unit.fp8,
-                     .cast = gathered_dtype(unit, spec.precision) != spec.precision.compute && !unit.fp8,
-                     .reduced = unit.shards > 1 || spec.replicas > 1 || shortens || tree,
-                     .cast_gradient = spec.precision.reduce != written});
+    plans.push_back(
+        {.trained = !unit.frozen,
+         .uploaded = state_placement(spec.options.precision, spec.options.offload).host_shard,
+         .gathered = unit.shards > 1,
+         .fp8 = unit.fp8,
+         .cast = gathered_dtype(unit, spec.options.precision) != spec.options.precision.compute && !unit.fp8,
+         .reduced = unit.shards > 1 || spec.replicas > 1 || shortens || tree,
+         .cast_gradient = spec.options.precision.reduce != written});
   }
   return plans;
 }
@@ -63,7 +65,7 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
 BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     : spec_(spec),
       program_(program),
-      placement_(state_placement(spec.precision, spec.offload)),
+      placement_(state_placement(spec.options.precision, spec.options.offload)),
       fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)) {
   const std::size_t units = spec.units.size(), layers = spec.specs.size();
   constexpr std::array kNone = {BufferId::none, BufferId::none};
@@ -120,22 +122,22 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
                                  .name = fmt::format("micro-batch {}", m),
                                  .arena = arena,
                                  .dtype = DType::int32,
-                                 .cols = device::HostBatch::elements(spec.batch.tokens())}));
+                                 .cols = device::HostBatch::elements(spec.options.batch.tokens())}));
     }
   };
   add_inputs(Purpose::inputs, Arena::device, lasting.inputs);
-  lasting.logits =
-      persistent({.purpose = Purpose::logits, .dtype = spec.precision.compute, .cols = spec.vocabulary});
-  if (spec.offload.host_step) {
+  lasting.logits = persistent(
+      {.purpose = Purpose::logits, .dtype = spec.options.precision.compute, .cols = spec.vocabulary});
+  if (spec.options.offload.host_step) {
     lasting.host_scalars = persistent(
         {.purpose = Purpose::host_scalars, .arena = Arena::host, .dtype = DType::float64, .cols = scalars});
   }
-  if (spec.snapshot) add_snapshots();
+  if (spec.options.snapshot) add_snapshots();
   if (spec.stages_inputs) add_inputs(Purpose::host_inputs, Arena::host, lasting.host_inputs);
 }
 
 void BufferTable::add_states() {
-  const auto& precision = spec_.precision;
+  const auto& precision = spec_.options.precision;
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
     const Unit& unit = spec_.units[u];
     const auto keep = [&](Purpose purpose, DType dtype, bool host) {
@@ -165,7 +167,7 @@ void BufferTable::add_states() {
 void BufferTable::add_snapshots() {
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
     auto& state = program_.persistent.units[u];
-    if (spec_.units[u].frozen && !spec_.saves_frozen) continue;
+    if (spec_.units[u].frozen && !spec_.options.saves_frozen) continue;
     const std::int64_t n = ceil_div(spec_.units[u].shard_elements, spec_.replicas);
     const auto copy_of = [&](BufferId kept) {
       if (kept == BufferId::none) return BufferId::none;
@@ -219,13 +221,15 @@ BufferId BufferTable::transposed(int weight) {
 BufferId BufferTable::unsharded(int unit, Pass pass) {
   const Unit& of = spec_.units[unit];
   return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
-    return of_unit(Purpose::unsharded_params, unit, gathered_dtype(of, spec_.precision), of.flat_elements());
+    return of_unit(Purpose::unsharded_params, unit, gathered_dtype(of, spec_.options.precision),
+                   of.flat_elements());
   });
 }
 
 BufferId BufferTable::cast(int unit, Pass pass) {
   return once(cast_[unit][static_cast<std::size_t>(pass)], [&] {
-    return of_unit(Purpose::cast_params, unit, spec_.precision.compute, spec_.units[unit].flat_elements());
+    return of_unit(Purpose::cast_params, unit, spec_.options.precision.compute,
+                   spec_.units[unit].flat_elements());
   });
 }
 
@@ -243,21 +247,23 @@ BufferId BufferTable::unsharded_gradient(int unit, int sum) {
 
 BufferId BufferTable::reduce_buffer(int unit) {
   return once(reduce_buffer_[unit], [&] {
-    return of_unit(Purpose::reduce_buffer, unit, spec_.precision.reduce, spec_.units[unit].flat_elements());
+    return of_unit(Purpose::reduce_buffer, unit, spec_.options.precision.reduce,
+                   spec_.units[unit].flat_elements());
   });
 }
 
 BufferId BufferTable::sharded_gradient(int unit, int sum) {
   const Unit& of = spec_.units[unit];
   return partial_sum(sharded_gradient_[unit], sum,
-                     of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard,
+                     of_unit(Purpose::sharded_gradient, unit, spec_.options.precision.gradient_shard,
                              of.shards > 1 ? of.shard_elements : of.part_elements()));
 }
 
 BufferId BufferTable::all_reduced_gradient(int unit, int sum) {
   const Unit& of = spec_.units[unit];
   if (of.shards == 1 || of.state_parts == 1) return sharded_gradient(unit, sum);
-  Buffer part = of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard, of.part_elements());
+  Buffer part =
+      of_unit(Purpose::sharded_gradient, unit, spec_.options.precision.gradient_shard, of.part_elements());
   part.name += ", part";
   return partial_sum(all_reduced_gradient_[unit], sum, part);
 }
@@ -321,7 +327,7 @@ BufferId BufferTable::workspace(device::Stream stream, std::int64_t bytes) {
 
 StreamedState BufferTable::streamed(int unit) {
   StreamedState& known = streamed_[unit];
-  const auto& precision = spec_.precision;
+  const auto& precision = spec_.options.precision;
   const auto make = [&](BufferId& id, DType dtype) {
     once(id,
          [&] { return of_unit(Purpose::streamed_state, unit, dtype, spec_.units[unit].part_elements()); });
@@ -335,16 +341,16 @@ StreamedState BufferTable::streamed(int unit) {
 
 BufferId BufferTable::host_gradient(int unit) {
   return once(host_gradient_[unit], [&] {
-    return on_host(of_unit(Purpose::host_gradient, unit, spec_.precision.gradient_shard,
+    return on_host(of_unit(Purpose::host_gradient, unit, spec_.options.precision.gradient_shard,
                            spec_.units[unit].part_elements()));
   });
 }
 
 BufferId BufferTable::host_shard(int unit) {
-  if (spec_.precision.master == spec_.precision.param) return BufferId::none;
+  if (spec_.options.precision.master == spec_.options.precision.param) return BufferId::none;
   return once(host_shard_[unit], [&] {
     return on_host(
-        of_unit(Purpose::host_shard, unit, spec_.precision.param, spec_.units[unit].part_elements()));
+        of_unit(Purpose::host_shard, unit, spec_.options.precision.param, spec_.units[unit].part_elements()));
   });
 }
 

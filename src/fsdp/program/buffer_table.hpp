@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "fsdp/fp8_weights.hpp"
-#include "llampi/fsdp/builder.hpp"
+#include "fsdp/program/program_spec.hpp"
+#include "llampi/fsdp/program.hpp"
 
 namespace llampi::fsdp {
 

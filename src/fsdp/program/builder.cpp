@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llampi/fsdp/builder.hpp"
+#include "fsdp/program/builder.hpp"
 
 #include <algorithm>
 #include <map>
@@ -401,7 +401,7 @@ class Builder {
     if (!plan.trained) return write_of(BufferId::none, Slot::parameter_gradient);
     const bool travels = plan.reduced && !plan.cast_gradient;  // otherwise its reduce buffer travels
     if (travels && live_gradients_.insert(unit).second) wait_for_reductions(unit, waits);
-    const bool per_micro_batch = plan.reduced && (!spec_.accumulate_unsharded || in_tree());
+    const bool per_micro_batch = plan.reduced && (!spec_.options.accumulate_unsharded || in_tree());
     const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
     const bool first = written_.insert(key).second;
     const BufferId gradient = in_tree()      ? sums_.gradient_of(unit, event.micro_batch)
@@ -439,7 +439,7 @@ class Builder {
 
   void emit_reductions(int e) {
     const int m = schedule_.events[e].micro_batch;
-    if (!in_tree() && spec_.accumulate_unsharded && m + 1 < spec_.micro_batches) return;
+    if (!in_tree() && spec_.options.accumulate_unsharded && m + 1 < spec_.options.micro_batches) return;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!last_write_of_micro_batch(e, u)) continue;
       if (in_tree()) {
@@ -448,7 +448,7 @@ class Builder {
       }
       if (list_.units[u].reduced) emit_reduction(u, m);
       // A host that computes would have to stand still until the reduction is done.
-      if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.micro_batches)
+      if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.options.micro_batches)
         emit_squares(list_, u, list_.units[u].reduced ? list_.last_reduction : list_.last_compute);
     }
   }
@@ -463,10 +463,10 @@ class Builder {
       list_.push(std::move(cast));
       gradient = list_.buffers.reduce_buffer(unit);
     }
-    const auto accumulate = m > 0 && !spec_.accumulate_unsharded ? Accumulate::yes : Accumulate::no;
+    const auto accumulate = m > 0 && !spec_.options.accumulate_unsharded ? Accumulate::yes : Accumulate::no;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
     pending_reductions_.push_back(push_reduction(list_, {unit, m, gradient, shard, accumulate}));
-    if (is_hybrid(spec_, unit) && m + 1 == spec_.micro_batches) push_all_reduce(list_, unit, m, 0);
+    if (is_hybrid(spec_, unit) && m + 1 == spec_.options.micro_batches) push_all_reduce(list_, unit, m, 0);
   }
 
   /// The same in the order of a tree.
@@ -477,7 +477,7 @@ class Builder {
     pending_reductions_.push_back(reduction);
   }
 
-  bool in_tree() const { return spec_.sum_order == SumOrder::tree; }
+  bool in_tree() const { return spec_.options.sum_order == SumOrder::tree; }
 
   const ProgramSpec& spec_;
   Emission list_;
@@ -507,8 +507,9 @@ Operand workspace_operand(Emission& list, device::Stream stream, std::int64_t by
 }
 
 Program build(const ProgramSpec& spec) {
-  require(!spec.specs.empty() && spec.micro_batches >= 1 && spec.limit_all_gathers >= 1, "schedule options");
-  require(spec.micro_batches <= spec.input_buffers, "more micro-batches than room for inputs");
+  require(!spec.specs.empty() && spec.options.micro_batches >= 1 && spec.options.limit_all_gathers >= 1,
+          "schedule options");
+  require(spec.options.micro_batches <= spec.input_buffers, "more micro-batches than room for inputs");
   return Builder(spec).run();
 }
 

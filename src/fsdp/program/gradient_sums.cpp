@@ -15,9 +15,10 @@ Op over_replicas(const Unit& unit) { return unit.state_parts > 1 ? Op::reduce_sc
 
 std::int64_t workspace_over_replicas(const ProgramSpec& spec, const Unit& unit, std::int64_t elements,
                                      DType dtype) {
-  return unit.state_parts > 1
-             ? comm::reduce_scatter_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction)
-             : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction);
+  return unit.state_parts > 1 ? comm::reduce_scatter_workspace(spec.backend, elements, spec.replicas, dtype,
+                                                               spec.options.reduction)
+                              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype,
+                                                           spec.options.reduction);
 }
 
 Accumulate accumulate_of(const PartialSums::Term& term) {
@@ -31,10 +32,10 @@ int push_reduction(Emission& list, const GradientReduction& r) {
   const Unit& unit = spec.units[r.unit];
   const bool sharded = unit.shards > 1;
   const std::int64_t elements = unit.flat_elements();
-  const DType dtype = spec.precision.reduce;
-  const std::int64_t workspace =
-      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, unit.shards, dtype, spec.reduction)
-              : workspace_over_replicas(spec, unit, elements, dtype);
+  const DType dtype = spec.options.precision.reduce;
+  const std::int64_t workspace = sharded ? comm::reduce_scatter_workspace(spec.backend, elements, unit.shards,
+                                                                          dtype, spec.options.reduction)
+                                         : workspace_over_replicas(spec, unit, elements, dtype);
   list.last_reduction = list.push(
       {.op = sharded ? Op::reduce : over_replicas(unit),
        .stream = kReduceStream,
@@ -53,10 +54,10 @@ int push_all_reduce(Emission& list, int unit, int micro_batch, int sum, std::vec
   const ProgramSpec& spec = list.spec;
   const Unit& of = spec.units[unit];
   const BufferId shard = list.buffers.sharded_gradient(unit, sum);
-  const device::Stream stream = replicas_stream(spec.all_reduce_stream, spec.shards);
-  if (spec.all_reduce_stream) waits.push_back(list.last_reduction);  // the unit's
+  const device::Stream stream = replicas_stream(spec.options.all_reduce_stream, spec.shards);
+  if (spec.options.all_reduce_stream) waits.push_back(list.last_reduction);  // the unit's
   const std::int64_t workspace =
-      workspace_over_replicas(spec, of, of.shard_elements, spec.precision.gradient_shard);
+      workspace_over_replicas(spec, of, of.shard_elements, spec.options.precision.gradient_shard);
   list.last_reduction =
       list.push({.op = over_replicas(of),
                  .stream = stream,
@@ -74,11 +75,11 @@ int push_all_reduce(Emission& list, int unit, int micro_batch, int sum, std::vec
 GradientSums::GradientSums(Emission& list)
     : list_(list),
       spec_(list.spec),
-      together_(micro_batches_of_subtree(list.spec.micro_batches)),
+      together_(micro_batches_of_subtree(list.spec.options.micro_batches)),
       units_(list.spec.units.size()) {}
 
 BufferId GradientSums::gradient_of(int unit, int micro_batch) {
-  if (!spec_.accumulate_unsharded) return list_.buffers.unsharded_gradient(unit);
+  if (!spec_.options.accumulate_unsharded) return list_.buffers.unsharded_gradient(unit);
   OfUnit& sums = units_[unit];
   if (sums.written != micro_batch) {
     sums.written = micro_batch;
@@ -91,7 +92,7 @@ BufferId GradientSums::gradient_of(int unit, int micro_batch) {
 /// squares are summed beside the backward pass. A host that computes would have to stand still for that.
 int GradientSums::end_micro_batch(int unit, int micro_batch) {
   const int reduction = add_micro_batch(unit, micro_batch);
-  if (spec_.backend == comm::Backend::nccl && micro_batch + 1 == spec_.micro_batches) {
+  if (spec_.backend == comm::Backend::nccl && micro_batch + 1 == spec_.options.micro_batches) {
     if (last_ >= 0) end_unit(last_);
     last_ = unit;
   }
@@ -101,7 +102,7 @@ int GradientSums::end_micro_batch(int unit, int micro_batch) {
 int GradientSums::add_micro_batch(int unit, int micro_batch) {
   OfUnit& sums = units_[unit];
   const bool complete = (micro_batch + 1) % together_ == 0;
-  if (spec_.accumulate_unsharded) {
+  if (spec_.options.accumulate_unsharded) {
     for (const auto& [from, to] : sums.within.end_term({sums.written_to}))
       push_addition(unit, list_.buffers.unsharded_gradient(unit, from),
                     list_.buffers.unsharded_gradient(unit, to), {});
@@ -116,7 +117,7 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
     sums.pending = between_subtrees(unit, sums.between.end_term(term));
     return sums.reduction;
   }
-  if (spec_.accumulate_unsharded) {
+  if (spec_.options.accumulate_unsharded) {
     reduce(unit, micro_batch, gradient, sums.between.begin_term(), Accumulate::no);
   } else {
     const auto term = sums.within.begin_added_term();

@@ -30,7 +30,7 @@ inline bool is_hybrid(const ProgramSpec& spec, int unit) {
 int push_all_reduce(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits = {});
 
 /// SumOrder::tree. What is added on a rank are the sums of subtrees (see micro_batches_of_subtree()): each micro-batch has a
-/// gradient of its own, which is reduced at once, or, with ProgramSpec::accumulate_unsharded, with those of its subtree.
+/// gradient of its own, which is reduced at once, or, with StepOptions::accumulate_unsharded, with those of its subtree.
 class GradientSums {
  public:
   explicit GradientSums(Emission& list);

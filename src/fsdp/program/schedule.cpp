@@ -19,14 +19,14 @@ class Scheduler {
   }
 
   Schedule run() {
-    for (int m = 0; m < spec_.micro_batches; ++m) add_events(m);
-    made_.events_per_micro_batch = static_cast<int>(made_.events.size()) / spec_.micro_batches;
-    for (int m = 0; m < spec_.micro_batches; ++m) add_residencies(m);
+    for (int m = 0; m < spec_.options.micro_batches; ++m) add_events(m);
+    made_.events_per_micro_batch = static_cast<int>(made_.events.size()) / spec_.options.micro_batches;
+    for (int m = 0; m < spec_.options.micro_batches; ++m) add_residencies(m);
     std::stable_sort(made_.residencies.begin(), made_.residencies.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     choose_issue_points();
-    if (spec_.offload.residuals && !spec_.forward_only) {
-      for (int m = 0; m < spec_.micro_batches; ++m) add_host_stays(m);
+    if (spec_.options.offload.residuals && !spec_.forward_only) {
+      for (int m = 0; m < spec_.options.micro_batches; ++m) add_host_stays(m);
     }
     return std::move(made_);
   }
@@ -57,9 +57,10 @@ class Scheduler {
 
   Checkpointing checkpointing_of(int s) const {
     const int block = spec_.blocks.empty() ? -1 : spec_.blocks.at(s);
-    if (block >= 0) return spec_.checkpointing.of(static_cast<std::size_t>(block));
+    if (block >= 0) return spec_.options.checkpointing.of(static_cast<std::size_t>(block));
     // Outside of blocks there are recomputed tensors only where all of them are recomputed.
-    return spec_.checkpointing == Checkpointing::selective ? Checkpointing::selective : Checkpointing::none;
+    return spec_.options.checkpointing == Checkpointing::selective ? Checkpointing::selective
+                                                                   : Checkpointing::none;
   }
 
   /// What must run again before the backward of layer `s`.
@@ -131,9 +132,9 @@ class Scheduler {
     std::map<std::pair<int, Pass>, IssuePoint> freed;
     std::vector<int> ends;  // of the passing uses so far, sorted
     for (auto& r : made_.residencies) {
-      const Prefetch mode =
-          r.in_backward ? spec_.backward_prefetch : (spec_.forward_prefetch ? Prefetch::pre : Prefetch::none);
-      const int ahead = static_cast<int>(ends.size()) - spec_.limit_all_gathers;
+      const Prefetch mode = r.in_backward ? spec_.options.backward_prefetch
+                                          : (spec_.options.forward_prefetch ? Prefetch::pre : Prefetch::none);
+      const int ahead = static_cast<int>(ends.size()) - spec_.options.limit_all_gathers;
       r.issue = IssuePoint::before(r.first);
       if (mode == Prefetch::pre)
         r.issue = std::min(r.issue, ahead >= 0 ? IssuePoint::after(ends[ahead]) : IssuePoint{});

@@ -5,7 +5,8 @@
 
 #include <vector>
 
-#include "llampi/fsdp/builder.hpp"
+#include "fsdp/program/program_spec.hpp"
+#include "llampi/fsdp/program.hpp"
 
 namespace llampi::fsdp {
 

@@ -21,12 +21,12 @@ class UpdateBuilder {
   }
 
   void run() {
-    const bool through_device = spec_.offload.optimizer && !spec_.offload.host_step;
+    const bool through_device = spec_.options.offload.optimizer && !spec_.options.offload.host_step;
     // The first states travel while the norm is formed.
     for (std::size_t k = 0; through_device && k < std::min<std::size_t>(2, trained_.size()); ++k)
       state_in_.push_back(emit_state_in(trained_[k], list_.last_compute));
     const int normed = emit_norm();
-    if (spec_.offload.host_step) {
+    if (spec_.options.offload.host_step) {
       emit_host_updates(normed);
     } else if (through_device) {
       emit_streamed_updates();
@@ -67,7 +67,7 @@ class UpdateBuilder {
     if (spec_.units[unit].state_parts == 1) return;
     const BufferId shard = kept_.units[unit].shard;
     list_.push({.op = Op::all_gather,
-                .stream = replicas_stream(spec_.all_reduce_stream, spec_.shards),
+                .stream = replicas_stream(spec_.options.all_reduce_stream, spec_.shards),
                 .unit = unit,
                 .ranks = Ranks::replicate_group,
                 .operands = {read_of(shard, Slot::input, own_part(unit)), write_of(shard)},
@@ -171,7 +171,7 @@ class UpdateBuilder {
       outs.push_back(emit_gradient_out(k, {normed}));
     for (std::size_t k = 0; k < trained_.size(); ++k) {
       std::vector<int> waits = {outs[k]};
-      if (!spec_.offload.params && k >= 2) waits.push_back(ins[k - 2]);
+      if (!spec_.options.offload.params && k >= 2) waits.push_back(ins[k - 2]);
       const int unit = trained_[k];
       const Operand shard = new_shard_on_host(unit);
       const int updated = emit_host_update(unit, shard, std::move(waits));
@@ -180,7 +180,7 @@ class UpdateBuilder {
         if (!ins.empty()) after.push_back(ins.back());  // its memory on the host may be that shard's
         outs.push_back(emit_gradient_out(k + 2, std::move(after)));
       }
-      if (spec_.offload.params) continue;
+      if (spec_.options.offload.params) continue;
       Action copy = copy_of(Op::h2d, unit, CopyPayload::new_shard, {{shard.buffer, kept_.units[unit].shard}},
                             {updated});
       copy.operands.back().part = own_part(unit);

@@ -9,13 +9,13 @@
 #include <tuple>
 #include <utility>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/checkpoint/room.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "train/room.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/saver.hpp"
@@ -114,8 +114,8 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
   const bool moments = size_of(settings.moments) >= size_of(run.config.optimizer.moment_dtype);
   const auto before = state_sums(device, engine.pieces_to_load(), engine, moments);
   const auto tensors = tensors_to_save(engine, CheckpointContent::all);
-  const auto stored = infer::stored_tensors(engine);
-  const auto pieces = infer::tensor_pieces(engine, engine.pieces_to_save(), stored);
+  const auto stored = checkpoint::stored_tensors(engine);
+  const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save(), stored);
   const std::string advice = fmt::format("; look at the file system of {}", run.config.run.dir);
   const bool done = list.attempt("checkpoint", advice, [&] {
     comm::on_rank_0(world, [&] { io::create_folder(file.parent_path()); });
@@ -123,15 +123,15 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
     checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.texts}, settings);
     figures.save_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
     auto to_load = engine.pieces_to_load();
-    if (stored == infer::Tensors::adapters) {  // the base is not in the file
+    if (stored == checkpoint::TensorSet::adapters) {  // the base is not in the file
       std::erase_if(to_load, [&](const auto& piece) {
         return !engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].adapter;
       });
     }
     wipe(device, to_load);
     begin = steady_seconds();
-    checkpoint::load_checkpoint(world, device, file, infer::tensor_infos(engine, stored),
-                                infer::tensor_pieces(engine, to_load, stored),
+    checkpoint::load_checkpoint(world, device, file, checkpoint::tensor_infos(engine, stored),
+                                checkpoint::tensor_pieces(engine, to_load, stored),
                                 {.io = run.config.checkpoint.io, .log = log});
     figures.load_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
   });

@@ -25,19 +25,15 @@
 #include "llampi/health/watchdog.hpp"
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
-#include "llampi/train/open_compute.hpp"
 #include "train/engine_config.hpp"
-#include "train/inputs.hpp"
 #include "train/not_finite.hpp"
 #include "train/preflight/checklist.hpp"
 #include "train/preflight/checkpoint_checks.hpp"
 #include "train/preflight/speed.hpp"
 #include "train/replicas.hpp"
-#include "train/resume.hpp"
-#include "train/run_engine.hpp"
 #include "train/run_report.hpp"
+#include "train/run_setup.hpp"
 #include "train/same_files.hpp"
-#include "train/same_model.hpp"
 
 namespace llampi::train {
 namespace {
@@ -113,12 +109,7 @@ class Preflight {
  public:
   Preflight(comm::World& world, const Config& config, const ConfigTexts& texts,
             const PreflightOptions& options, const Log& log)
-      : world_(world),
-        config_(config),
-        texts_(texts),
-        options_(options),
-        log_(log),
-        list_(world, options.tell, texts.name_of) {}
+      : run_{world, config, texts, log}, options_(options), list_(world, options.tell, texts.name_of) {}
 
   PreflightResult run();
 
@@ -135,38 +126,28 @@ class Preflight {
   void check_memory();
   void check_checkpoints(bool steps_done, bool are_equal);
 
-  comm::World& world_;
-  const Config& config_;
-  const ConfigTexts& texts_;
+  RunSetup run_;
   const PreflightOptions& options_;
-  const Log& log_;
   const Log silent_;
-  health::FlightRecord record_;
   Checklist list_;
   std::unique_ptr<TemporaryFolder> folder_;  ///< rank 0
   fs::path folder_path_;
-  Inputs inputs_;
-  Start start_;
-  std::vector<checkpoint::Refused> refused_;
-  comm::Compute compute_;
-  std::unique_ptr<fsdp::Engine> engine_;
-  checkpoint::TrainingState state_;
   PreflightFigures figures_;
 };
 
 PreflightResult Preflight::run() {
-  record_.set_phase("checks before a run");
-  folder_path_ = comm::from_rank_0(world_, [&] {
-    folder_ = std::make_unique<TemporaryFolder>(temporary_folder(config_));
+  run_.record.set_phase("checks before a run");
+  folder_path_ = comm::from_rank_0(run_.world, [&] {
+    folder_ = std::make_unique<TemporaryFolder>(temporary_folder(run_.config));
     return folder_->path();
   });
   std::unique_ptr<health::Watchdog> watchdog;
-  if (config_.run.watchdog_seconds > 0) {
-    const health::WatchdogOptions options{.seconds = config_.run.watchdog_seconds,
+  if (run_.config.run.watchdog_seconds > 0) {
+    const health::WatchdogOptions options{.seconds = run_.config.run.watchdog_seconds,
                                           .run_dir = folder_path_,
                                           .side_work = nullptr,
                                           .complain = options_.complain};
-    watchdog = std::make_unique<health::Watchdog>(world_, record_, options, log_);
+    watchdog = std::make_unique<health::Watchdog>(run_.world, run_.record, options, run_.log);
   }
   const auto error = comm::common_failure([&] { check_all(); });
   if (error) {
@@ -175,19 +156,20 @@ PreflightResult Preflight::run() {
   }
   folder_.reset();
   if (watchdog) watchdog->finish();
-  world_.barrier();
+  run_.world.barrier();
   return {list_.checks(), std::move(figures_)};
 }
 
 void Preflight::check_all() {
   if (!open()) return list_.skip_the_rest();
   if (!choose()) return list_.skip_the_rest();
-  record_.set_phase("times a matrix product");
-  check_products(list_, compute_,
-                 compute_.on_gpu() ? config_.fsdp.param_dtype.value_or(DType::bfloat16) : DType::float32,
-                 figures_.product_seconds);
-  record_.set_phase("measures links");
-  check_links(list_, compute_, figures_.links);
+  run_.record.set_phase("times a matrix product");
+  check_products(
+      list_, run_.compute,
+      run_.compute.on_gpu() ? run_.config.fsdp.param_dtype.value_or(DType::bfloat16) : DType::float32,
+      figures_.product_seconds);
+  run_.record.set_phase("measures links");
+  check_links(list_, run_.compute, figures_.links);
   if (!build()) return list_.skip_the_rest();
   bool are_equal = true;
   const bool steps_done = check_steps();
@@ -201,40 +183,38 @@ void Preflight::check_all() {
 }
 
 void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
-  const checkpoint::CheckpointTexts texts{inputs_.llama.json, start_.run_text,
-                                          inputs_.train_file->notes().chat_template,
-                                          adapter_text_of(inputs_, config_)};
-  const RunToSave run{config_, *engine_, compute_.device(), state_, texts};
-  const bool fits = check_room(list_, run, refused_, figures_.checkpoint_bytes);
+  const checkpoint::CheckpointTexts texts = run_.checkpoint_texts();
+  const RunToSave to_save{run_.config, *run_.engine, run_.compute.device(), run_.state, texts};
+  const bool fits = check_room(list_, to_save, run_.refused, figures_.checkpoint_bytes);
   if (!fits || !are_equal) {
     list_.skip("checkpoint",
                !fits ? "there is no room for one" : "replicas that differ cannot all get back what they had");
     return list_.skip("saving", "no checkpoint was saved");
   }
-  record_.set_phase("saves and loads a checkpoint");
-  if (!check_round_trip(list_, run, checkpoint::checkpoint_path(folder_path_, state_.step + kSteps), figures_,
-                        log_))
+  run_.record.set_phase("saves and loads a checkpoint");
+  if (!check_round_trip(list_, to_save, checkpoint::checkpoint_path(folder_path_, run_.state.step + kSteps),
+                        figures_, run_.log))
     return list_.skip("saving", "no checkpoint was saved and loaded");
   if (!steps_done) return list_.skip("saving", "the steps failed");
-  check_saving(list_, run, figures_);
+  check_saving(list_, to_save, figures_);
 }
 
 /// What each rank reads, which train() would refuse if any rank cannot. A mistake on all ranks is the user's.
 bool Preflight::open() {
-  const std::string model = comm::from_rank_0(world_, [&] { return model_of_begun_run(config_, silent_); });
-  Facts own{.program = options_.program + "\n" + texts_.resolved,
+  const std::string model =
+      comm::from_rank_0(run_.world, [&] { return model_of_begun_run(run_.config, silent_); });
+  Facts own{.program = options_.program + "\n" + run_.texts.resolved,
             .model = {},
             .train = {},
             .eval = {},
             .failure = {}};
-  own.failure = comm::failure_of(world_, [&] {
-    inputs_ = open_inputs(config_, world_.size(), model);
-    state_ = inputs_.fresh;
-    own.model = inputs_.llama.json;
-    own.train = data::describe_content(*inputs_.train_file);
-    if (inputs_.eval_file) own.eval = data::describe_content(*inputs_.eval_file);
+  own.failure = comm::failure_of(run_.world, [&] {
+    run_.open_inputs(model);
+    own.model = run_.inputs.llama.json;
+    own.train = data::describe_content(*run_.inputs.train_file);
+    if (run_.inputs.eval_file) own.eval = data::describe_content(*run_.inputs.eval_file);
   });
-  const auto facts = comm::all_gather_value(world_, own);
+  const auto facts = comm::all_gather_value(run_.world, own);
   const auto is_failure = [](const Facts& f) { return f.failure.kind != comm::Failure::Kind::none; };
   if (std::all_of(facts.begin(), facts.end(), is_failure)) facts.front().failure.rethrow("");
   compare_facts(facts);
@@ -270,7 +250,7 @@ void Preflight::compare_facts(const std::vector<Facts>& facts) {
   const auto [others, other, usual] = deviation_of(programs);
   if (others.empty()) {
     list_.pass("program", fmt::format("{} with the same program, libraries and configuration",
-                                      count(world_.size(), "rank")));
+                                      count(run_.world.size(), "rank")));
     return;
   }
   list_.fail(
@@ -284,15 +264,10 @@ void Preflight::compare_facts(const std::vector<Facts>& facts) {
 
 /// What the run would start from, and what computes it.
 bool Preflight::choose() {
-  start_ = choose_start(world_, config_, texts_, inputs_, refused_, log_);
+  run_.choose_start();
   if (!check_weights()) return false;
-  if (!start_.weights.empty()) {
-    comm::agree(world_, [&] {
-      check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
-                       "give the model.config that belongs to the weights");
-    });
-  }
-  compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);
+  run_.check_weights();
+  run_.open_compute();
   return true;
 }
 
@@ -302,27 +277,27 @@ bool Preflight::check_weights() {
   const auto place = [&](const fs::path& path) {
     if (!path.empty()) places.push_back(path.string());
   };
-  const bool is_broadcast = config_.fsdp.sync_init == checkpoint::WeightsReading::broadcast;
-  place(start_.checkpoint);
-  place(start_.adapter);
-  if (!is_broadcast) place(start_.weights);
+  const bool is_broadcast = run_.config.fsdp.sync_init == checkpoint::WeightsReading::broadcast;
+  place(run_.start.checkpoint);
+  place(run_.start.adapter);
+  if (!is_broadcast) place(run_.start.weights);
   if (places.empty()) {
-    list_.skip("weights", is_broadcast && !start_.weights.empty()
+    list_.skip("weights", is_broadcast && !run_.start.weights.empty()
                               ? "fsdp.sync_init = broadcast: rank 0 reads them for all"
                               : "they are random: no file is read");
     return true;
   }
-  record_.set_phase("compares the weights of nodes");
-  const auto compared = compare_files(world_, [&] {
+  run_.record.set_phase("compares the weights of nodes");
+  const auto compared = compare_files(run_.world, [&] {
     std::vector<fs::path> files;
     const auto add = [&files](const std::vector<fs::path>& more) {
       files.insert(files.end(), more.begin(), more.end());
     };
-    if (!start_.checkpoint.empty()) add({start_.checkpoint});
-    if (!start_.adapter.empty()) add(checkpoint::adapter_files(start_.adapter));
-    if (!start_.weights.empty() && !is_broadcast) {
-      with_source("model.weights = ", start_.weights,
-                  [&] { add(checkpoint::weights_files(start_.weights)); });
+    if (!run_.start.checkpoint.empty()) add({run_.start.checkpoint});
+    if (!run_.start.adapter.empty()) add(checkpoint::adapter_files(run_.start.adapter));
+    if (!run_.start.weights.empty() && !is_broadcast) {
+      with_source("model.weights = ", run_.start.weights,
+                  [&] { add(checkpoint::weights_files(run_.start.weights)); });
     }
     return files;
   });
@@ -340,22 +315,18 @@ bool Preflight::check_weights() {
           ? fmt::format("; compared are {}, spread evenly", format_bytes(compared.compared_bytes))
           : std::string();
   list_.pass("weights", fmt::format("the same bytes on {}: {} in {} of {}{}",
-                                    count(world_.topology().nodes, "node"), format_bytes(compared.bytes),
+                                    count(run_.world.topology().nodes, "node"), format_bytes(compared.bytes),
                                     count(compared.files, "file"), fmt::join(places, ", "), sampled));
   return true;
 }
 
 /// The engine, filled with what the run would start from.
 bool Preflight::build() {
-  record_.set_phase("builds the model");
-  auto [engine, decisions] = build_engine(world_, compute_, inputs_, config_, start_.run_text, log_);
-  engine_ = std::move(engine);
-  engine_->keep_record(record_);
-  start_.run_text = with_decisions(start_.run_text, decisions);
-  if (inputs_.packs_documents()) engine_->prepare_for_documents();
+  run_.record.set_phase("builds the model");
+  run_.build_engine();
+  if (run_.inputs.packs_documents()) run_.engine->prepare_for_documents();
   try {
-    const auto saved = fill_from_start(world_, compute_.device(), *engine_, start_, inputs_, config_, log_);
-    if (!start_.checkpoint.empty()) state_ = continue_from(saved, state_);
+    run_.fill_engine();
   } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
     list_.fail(
         "steps",
@@ -369,27 +340,28 @@ bool Preflight::build() {
 /// Of this rank: the first global batch that has labels, from where the run would start.
 std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
   std::vector<std::int64_t> numbers;
-  const auto shape = fsdp::step_shape(engine_->options(), engine_->mesh());
+  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->mesh());
   for (int m = 0; m < shape.per_rank; ++m)
-    numbers.push_back(fsdp::micro_batch_number(shape, engine_->mesh(), world_.rank(), m));
-  data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, std::move(numbers));
+    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->mesh(), run_.world.rank(), m));
+  data::Loader loader(*run_.inputs.train_file, run_.inputs.batch_options, *run_.inputs.sampler,
+                      std::move(numbers));
   std::vector<device::HostBatch> batches;
-  const std::int64_t last =
-      std::min(data_steps(state_) + kBatches, data_steps(state_) + inputs_.sampler->steps_per_epoch());
+  const std::int64_t last = std::min(data_steps(run_.state) + kBatches,
+                                     data_steps(run_.state) + run_.inputs.sampler->steps_per_epoch());
   inputs.valid_labels = 0;
-  for (std::int64_t step = data_steps(state_) + 1; step <= last && inputs.valid_labels == 0; ++step) {
-    comm::agree(world_, [&] { batches = loader.next(step); });
+  for (std::int64_t step = data_steps(run_.state) + 1; step <= last && inputs.valid_labels == 0; ++step) {
+    comm::agree(run_.world, [&] { batches = loader.next(step); });
     for (const auto& batch : batches) inputs.valid_labels += batch.valid_labels;
-    world_.sum(std::span(&inputs.valid_labels, 1));
+    run_.world.sum(std::span(&inputs.valid_labels, 1));
   }
   inputs.segments = device::most_segments(batches);
-  comm::max_members(world_, inputs.segments);
+  comm::max_members(run_.world, inputs.segments);
   return batches;
 }
 
 /// On one batch, so that the loss must fall, at a learning rate that rises to optimizer.lr. False if the state is spoiled.
 bool Preflight::check_steps() {
-  record_.set_phase("trains a few steps");
+  run_.record.set_phase("trains a few steps");
   fsdp::StepInputs inputs;
   std::vector<device::HostBatch> own;
   if (!list_.attempt("steps", "", [&] { own = batches(inputs); })) return false;
@@ -398,47 +370,48 @@ bool Preflight::check_steps() {
         "steps",
         fmt::format(
             "the first {} batches of {} have no valid labels; look at its loss mask with llampi inspect",
-            kBatches, config_.data.train));
+            kBatches, run_.config.data.train));
     return false;
   }
   auto& figures = figures_;
-  optim::LossScaler scaler{.scale = scales_loss(config_) ? state_.loss_scale : 1};
+  optim::LossScaler scaler{.scale = scales_loss(run_.config) ? run_.state.loss_scale : 1};
   for (int step = 1, overflows = 0; step <= kSteps;) {
     const double begin = steady_seconds();
-    record_.begin_step(step);
+    run_.record.begin_step(step);
     fsdp::StepResult done;
-    inputs.learning_rate = config_.optimizer.lr * step / kSteps;
-    inputs.optimizer_step = state_.optimizer_steps + step;
+    inputs.learning_rate = run_.config.optimizer.lr * step / kSteps;
+    inputs.optimizer_step = run_.state.optimizer_steps + step;
     inputs.loss_scale = scaler.scale;
-    if (!list_.attempt("steps", "", [&] { done = engine_->step(own, inputs); })) return false;
+    if (!list_.attempt("steps", "", [&] { done = run_.engine->step(own, inputs); })) return false;
     double loss = done.loss_sum;
-    world_.sum(std::span(&loss, 1));
+    run_.world.sum(std::span(&loss, 1));
     loss /= static_cast<double>(inputs.valid_labels);
-    const bool overflow = std::isfinite(loss) && !std::isfinite(done.grad_norm) && scales_loss(config_);
-    if (scales_loss(config_)) scaler.update(overflow);
+    const bool overflow = std::isfinite(loss) && !std::isfinite(done.grad_norm) && scales_loss(run_.config);
+    if (scales_loss(run_.config)) scaler.update(overflow);
     if (overflow && ++overflows <= kOverflows) continue;
     if (!std::isfinite(loss) || !std::isfinite(done.grad_norm)) {
-      const std::string where = find_not_finite(world_, compute_.device(), *engine_, done.loss_sum);
+      const std::string where =
+          find_not_finite(run_.world, run_.compute.device(), *run_.engine, done.loss_sum);
       list_.fail("steps", fmt::format("the loss or the gradient is not finite at step {} of {}: {}; {}", step,
                                       kSteps, where,
                                       step == 1 ? "look at the weights and the data"
                                                 : "lower optimizer.lr, or set optimizer.clip_grad_norm"));
       return false;
     }
-    const double seconds = comm::max_over_ranks(world_, steady_seconds() - begin);
+    const double seconds = comm::max_over_ranks(run_.world, steady_seconds() - begin);
     figures.step_seconds = step == 1 ? seconds : std::min(figures.step_seconds, seconds);
     figures.losses.push_back(loss);
     ++step;
   }
   figures.tokens_per_second =
-      static_cast<double>(config_.train.global_batch * config_.data.seq_len) / figures.step_seconds;
+      static_cast<double>(run_.config.train.global_batch * run_.config.data.seq_len) / figures.step_seconds;
   std::vector<std::string> losses;
   for (const double loss : figures.losses) losses.push_back(fmt::format("{:.4f}", loss));
   const std::string curve = fmt::format("loss {} in {} steps on one batch", fmt::join(losses, " "), kSteps);
-  if (config_.optimizer.lr > 0 && figures.losses.back() >= figures.losses.front()) {
+  if (run_.config.optimizer.lr > 0 && figures.losses.back() >= figures.losses.front()) {
     list_.fail("steps",
                fmt::format("{} does not fall; lower optimizer.lr = {}, or look at the data and the weights",
-                           curve, config_.optimizer.lr));
+                           curve, run_.config.optimizer.lr));
     return true;
   }
   list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {} tokens/s", curve, figures.step_seconds,
@@ -448,13 +421,13 @@ bool Preflight::check_steps() {
 
 /// False if some differ.
 bool Preflight::check_replicas() {
-  const int replicas = engine_->mesh().replica_count();
+  const int replicas = run_.engine->mesh().replica_count();
   if (replicas == 1) {
     list_.skip("replicas",
-               fmt::format("fsdp.strategy = {} has none on these ranks", word_of(config_.fsdp.strategy)));
+               fmt::format("fsdp.strategy = {} has none on these ranks", word_of(run_.config.fsdp.strategy)));
     return true;
   }
-  const std::string difference = find_differing_replicas(world_, compute_.device(), *engine_);
+  const std::string difference = find_differing_replicas(run_.world, run_.compute.device(), *run_.engine);
   if (difference.empty()) {
     list_.pass("replicas", fmt::format("{} have the same bits after the steps", count(replicas, "replica")));
     return true;
@@ -469,14 +442,14 @@ bool Preflight::check_replicas() {
 /// The largest figures over the ranks.
 void Preflight::check_memory() {
   auto& figures = figures_;
-  std::int64_t bytes[] = {sum_of(engine_->compiled().arena_bytes), sum_of(engine_->memory().used()),
-                          compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_resident_bytes()};
-  const auto used = comm::all_gather_value(world_, bytes[1] > bytes[0]);
-  world_.max(bytes);
+  std::int64_t bytes[] = {sum_of(run_.engine->compiled().arena_bytes), sum_of(run_.engine->memory().used()),
+                          run_.compute.on_gpu() ? run_.compute.gpu_bytes_in_use() : peak_resident_bytes()};
+  const auto used = comm::all_gather_value(run_.world, bytes[1] > bytes[0]);
+  run_.world.max(bytes);
   figures.planned_bytes = bytes[0], figures.used_bytes = bytes[1], figures.resident_bytes = bytes[2];
   const std::string text = fmt::format(
       "planned {} per rank, used {}; {} at most {}", format_bytes(bytes[0]), format_bytes(bytes[1]),
-      compute_.on_gpu() ? "on the GPU, with libraries," : "resident, with program and libraries,",
+      run_.compute.on_gpu() ? "on the GPU, with libraries," : "resident, with program and libraries,",
       format_bytes(bytes[2]));
   const auto over = std::find(used.begin(), used.end(), true);
   if (over == used.end()) return list_.pass("memory", text);

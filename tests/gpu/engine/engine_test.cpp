@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gpu/nccl/nccl_fixture.hpp"
-#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
+#include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "support/documents_apart.hpp"

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "gpu/nccl/nccl_fixture.hpp"
-#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "support/expect_trajectory.hpp"
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 #include "support/oracle.hpp"
@@ -104,7 +104,7 @@ class LoadedFolder {
     if (dtype == DType::float64) {
       read_as_float64(folder);
     } else {
-      infer::load_weights(test_world(), *device_, folder, config_, *engine_);
+      checkpoint::load_weights(test_world(), *device_, folder, config_, *engine_);
     }
   }
 
@@ -139,7 +139,7 @@ class LoadedFolder {
   /// load_weights() has no need of float64.
   void read_as_float64(const fs::path& folder) {
     const auto source = checkpoint::open_safetensors(folder, config_.tie_word_embeddings);
-    checkpoint::check_tensors(*source, infer::tensor_infos(*engine_));
+    checkpoint::check_tensors(*source, checkpoint::tensor_infos(*engine_));
     for (const auto& piece : engine_->pieces_to_load()) {
       const auto& name = model_->parameters()[piece.parameter].name;
       const auto found =

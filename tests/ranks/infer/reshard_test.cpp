@@ -4,9 +4,9 @@
 // `Read...`.
 #include <gtest/gtest.h>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 
@@ -107,8 +107,8 @@ TEST(Reshard, WritesStateInEachStrategy) {
     const Loaded loaded(choice);
     for (const auto& piece : loaded.engine->pieces_to_load()) fill(loaded, piece);
     checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_ranks()),
-                                {infer::tensor_infos(*loaded.engine),
-                                 infer::tensor_pieces(loaded.engine->pieces_to_save()),
+                                {checkpoint::tensor_infos(*loaded.engine),
+                                 checkpoint::tensor_pieces(loaded.engine->pieces_to_save()),
                                  {.step = test_ranks()},
                                  {kReshardedModel, ""}});
   }
@@ -127,9 +127,9 @@ TEST(Reshard, ReadsStateOfEveryNumberOfRanksAndStrategy) {
             std::memset(tensor.data, 0xFF, static_cast<std::size_t>(tensor.bytes()));
           });
         }
-        const auto state =
-            checkpoint::load_checkpoint(test_world(), *loaded.device, file_of(writer, writers),
-                                        infer::tensor_infos(*loaded.engine), infer::tensor_pieces(pieces));
+        const auto state = checkpoint::load_checkpoint(test_world(), *loaded.device, file_of(writer, writers),
+                                                       checkpoint::tensor_infos(*loaded.engine),
+                                                       checkpoint::tensor_pieces(pieces));
         EXPECT_EQ(state.step, writers);
         std::int64_t count = 0;
         for (const auto& piece : pieces) count += differences(loaded, piece);

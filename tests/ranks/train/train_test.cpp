@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/threads.hpp"
-#include "llampi/infer/engine_weights.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/train/evaluate.hpp"
 #include "ranks/train/run_fixture.hpp"
@@ -81,8 +81,8 @@ TEST_F(Train, RankZeroAloneReadsACheckpointThatIsBroadcast) {
                               checkpoint::WeightsReading reading) {
     fsdp::Engine engine(*model, *device, world(), options);
     const auto name = world().rank() == 0 ? on_rank_0 : elsewhere;
-    infer::load_weights(world(), *device, checkpoint::checkpoint_path(folder_ / name, 1), llama, engine,
-                        reading);
+    checkpoint::load_weights(world(), *device, checkpoint::checkpoint_path(folder_ / name, 1), llama, engine,
+                             reading);
     std::vector<float> values;
     for (const auto& piece : engine.pieces_to_load()) {
       const auto* first = piece.master.as<float>();

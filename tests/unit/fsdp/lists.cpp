@@ -324,22 +324,22 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .specs = lists.specs,
                    .units = lists.units,
                    .constants = lists.constants,
-                   .batch = batch,
+                   .options = {.batch = batch,
+                               .micro_batches = options.micro_batches,
+                               .backward_prefetch = options.backward_prefetch,
+                               .forward_prefetch = options.forward_prefetch,
+                               .limit_all_gathers = options.limit,
+                               .accumulate_unsharded = options.unsharded,
+                               .sum_order = options.sum_order,
+                               .all_reduce_stream = options.all_reduce_stream,
+                               .checkpointing = options.checkpointing,
+                               .precision = options.precision(),
+                               .offload = options.offload},
                    .vocabulary = 101,
-                   .micro_batches = options.micro_batches,
                    .reshard_after_forward = options.reshard_after_forward,
-                   .backward_prefetch = options.backward_prefetch,
-                   .forward_prefetch = options.forward_prefetch,
-                   .limit_all_gathers = options.limit,
-                   .accumulate_unsharded = options.unsharded,
-                   .sum_order = options.sum_order,
-                   .precision = options.precision(),
-                   .offload = options.offload,
-                   .checkpointing = options.checkpointing,
                    .shards = shards,
                    .replicas = options.ranks / shards,
                    .backend = options.on_gpus ? comm::Backend::nccl : comm::Backend::mpi,
-                   .all_reduce_stream = options.all_reduce_stream,
                    .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
     const bool block = s > 0 && !lists.last_layer(s);
@@ -348,7 +348,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   if (change) change(spec);
   lists.step = build(spec);
   spec.forward_only = true;
-  spec.micro_batches = 1;
+  spec.options.micro_batches = 1;
   lists.evaluation = build(spec);
   lists.unit_of = unit_of_parameter(lists.units, lists.model->parameters().size());
   return lists;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/program/builder.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/placement.hpp"

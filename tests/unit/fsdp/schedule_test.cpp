@@ -642,7 +642,7 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
 /// dtype of the gradients that layers write, and whether they are rounded afterwards.
 std::pair<DType, bool> written_gradients(const ListCase& options) {
   const auto lists = make_lists(options, [&](ProgramSpec& spec) {
-    if (options.on_gpus) spec.precision.compute = DType::bfloat16;
+    if (options.on_gpus) spec.options.precision.compute = DType::bfloat16;
   });
   std::set<DType> dtypes;
   bool rounded = false;

@@ -15,42 +15,39 @@
 #include "llampi/model/llama_config.hpp"
 #include "llampi/model/lora.hpp"
 
-namespace llampi::infer {
+namespace llampi::checkpoint {
 
 /// The parameters as checkpoints and safetensors name them.
-std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine);
+std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine);
 /// Of a model with adapters: these, or all but these, which is their base.
-enum class Tensors : std::uint8_t { all, adapters, base };
+enum class TensorSet : std::uint8_t { all, adapters, base };
 /// What checkpoints of this engine hold.
-Tensors stored_tensors(const fsdp::Engine& engine);
-std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine, Tensors which);
+TensorSet stored_tensors(const fsdp::Engine& engine);
+std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine, TensorSet which);
 /// Those pieces that belong to them, as pieces of tensor_infos(engine, which).
-std::vector<checkpoint::TensorPiece> tensor_pieces(const fsdp::Engine& engine,
-                                                   const std::vector<fsdp::StatePiece>& pieces,
-                                                   Tensors which);
-std::vector<checkpoint::TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
+std::vector<TensorPiece> tensor_pieces(const fsdp::Engine& engine,
+                                       const std::vector<fsdp::StatePiece>& pieces, TensorSet which);
+std::vector<TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
 
 /// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
 model::LlamaConfig config_of_weights(const std::filesystem::path& weights);
 
 /// Opens a Hugging Face folder or a checkpoint of a whole model.
 /// @throws UserError for anything else, also for a checkpoint of adapters alone
-std::unique_ptr<checkpoint::WeightsSource> open_weights(const std::filesystem::path& weights,
-                                                        const model::LlamaConfig& config);
+std::unique_ptr<WeightsSource> open_weights(const std::filesystem::path& weights,
+                                            const model::LlamaConfig& config);
 
 /// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
 /// @param settings for a checkpoint; each rank reads only what it needs
 void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
                   const model::LlamaConfig& config, fsdp::Engine& engine,
-                  checkpoint::WeightsReading reading = checkpoint::WeightsReading::each,
-                  const checkpoint::LoadSettings& settings = {});
+                  WeightsReading reading = WeightsReading::each, const LoadSettings& settings = {});
 
 /// Fills the base of an engine with adapters from a Hugging Face folder or a checkpoint. Collective. Returns its checksums.
-checkpoint::TensorSums load_base(comm::World& world, device::Device& device,
-                                 const std::filesystem::path& weights, const model::LlamaConfig& config,
-                                 fsdp::Engine& engine, checkpoint::WeightsReading reading);
+TensorSums load_base(comm::World& world, device::Device& device, const std::filesystem::path& weights,
+                     const model::LlamaConfig& config, fsdp::Engine& engine, WeightsReading reading);
 /// Fills the adapters from a file of adapters, which must have the same rank, scaling and linear maps. Collective.
 void load_adapters(comm::World& world, device::Device& device, const std::filesystem::path& adapter,
-                   const model::LoraConfig& config, fsdp::Engine& engine, checkpoint::WeightsReading reading);
+                   const model::LoraConfig& config, fsdp::Engine& engine, WeightsReading reading);
 
-}  // namespace llampi::infer
+}  // namespace llampi::checkpoint

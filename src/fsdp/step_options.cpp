@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpointing as a text.
+// Checkpointing as text.
 #include <fmt/format.h>
 
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/step_options.hpp"
 
 namespace llampi::fsdp {
 namespace {

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// From (model, units, options) to a Program: the only place that decides which actions there are, in which
-// order, and with which operands.
+// The options of a step: which units are prefetched, what is recomputed, in which dtypes, what is kept in host memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/words.hpp"
-#include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/sum_order.hpp"
-#include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi::fsdp {
@@ -59,49 +57,26 @@ std::string to_string(const BlockCheckpointing& checkpointing);
 /// None for what is not so written.
 std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text);
 
-/// All that a program follows from. What is referred to must live as long.
-struct ProgramSpec {
-  const std::vector<model::Parameter>& parameters;  ///< of the model
-  const std::vector<model::LayerSpec>& specs;       ///< of the layers, in order; the last layer is the loss
-  const std::vector<Unit>& units;
-  const std::vector<model::BufferSpec>& constants;
-  model::BatchShape batch;  ///< of a micro-batch
-  std::int64_t vocabulary = 0;
-
-  bool forward_only = false;  ///< evaluation: no loss gradient, no update
-  int micro_batches = 1;
-  bool reshard_after_forward = true;  ///< full_shard; false: shard_grad_op
+/// The part of EngineOptions from which the program is made.
+struct StepOptions {
+  model::BatchShape batch = {};  ///< of a micro-batch
+  int micro_batches = 1;         ///< per step
   Prefetch backward_prefetch = Prefetch::pre;
   bool forward_prefetch = true;
   int limit_all_gathers = 2;  ///< maximum number of units unsharded at the same time, at least 1
   /// Micro-batches add up in unsharded gradients, which are reduced once; otherwise each is reduced into the
   /// sharded gradient.
   bool accumulate_unsharded = false;
-  SumOrder sum_order = SumOrder::any;  ///< of micro-batches
+  SumOrder sum_order =
+      SumOrder::any;  ///< of micro-batches; the caller gives ranks those of micro_batch_number()
+  comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs: that of the world
+  /// Hybrid strategies: replicas join their sharded gradients on a stream of its own, with a workspace of its own.
+  bool all_reduce_stream = false;
+  BlockCheckpointing checkpointing = {};
   Precision precision = {};
   Offload offload = {};
-  BlockCheckpointing checkpointing = {};
-  std::vector<int> blocks = {};  ///< per layer: its block, from 0 on; -1 outside
-
-  int shards = 1;    ///< ranks of the shard group
-  int replicas = 1;  ///< ranks that hold the same shard
-  comm::Backend backend = comm::Backend::mpi;
-  comm::Reduction reduction = comm::Reduction::tree;
-  /// Hybrid: replicas join their sharded gradients on a stream of its own, with a workspace of its own.
-  bool all_reduce_stream = false;
-
-  int input_buffers = 1;              ///< the most micro-batches of any program that shares the arena
-  bool optimizer_state = true;        ///< moments
-  std::int64_t shared_workspace = 0;  ///< bytes that the device's operations share
-  bool stages_inputs = false;         ///< OperationSizes::stages_inputs()
-  bool snapshot = false;              ///< room to save the state while training goes on
-  bool saves_frozen = true;           ///< frozen units are part of what is saved
+  bool snapshot = false;     ///< room to save the state while training goes on: Engine::snapshot()
+  bool saves_frozen = true;  ///< false: what is saved has none of the frozen units, which come from elsewhere
 };
-
-/// The program, not yet placed.
-/// A unit of one shard needs no gather: its parameters are read where they are kept, if that is the device
-/// and the dtype is that of compute. The backward pass ends with the first layer that has a trained
-/// parameter.
-Program build(const ProgramSpec& spec);
 
 }  // namespace llampi::fsdp
