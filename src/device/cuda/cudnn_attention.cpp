@@ -19,10 +19,10 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #include <utility>
 #include <vector>
 
-#include "device/cuda/attention_sizes.hpp"
+#include "device/cuda/cudnn_division.hpp"
 #include "device/cuda/cudnn_graphs.hpp"
+#include "device/cuda/cudnn_scratch.hpp"
 #include "device/cuda/ragged.hpp"
-#include "llampi/core/integers.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device::cuda {
@@ -51,203 +51,14 @@ struct HandleRelease {
 };
 using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, HandleRelease>;
 
-/// Places in the workspace, in multiples of 256 bytes.
-class Carving {
- public:
-  explicit Carving(void* base) : base_(reinterpret_cast<std::uintptr_t>(base)), next_(base_) {}
-  template <class T>
-  T* take(std::int64_t elements) {
-    T* const place = reinterpret_cast<T*>(next_);
-    next_ += static_cast<std::uintptr_t>(round_up(elements * static_cast<std::int64_t>(sizeof(T)), 256));
-    return place;
-  }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(next_ - base_); }
-
- private:
-  std::uintptr_t base_, next_;
-};
-
 const char* to_string(Direction direction) {
   return direction == Direction::forward ? "forward" : "backward";
 }
 using llampi::to_string;
 
-enum Table { kQueryTable, kKeyTable, kOutTable, kStatisticsTable };
-static_assert(kStatisticsTable < RaggedTables::kOffsets);
-
-/// Launches of one graph, for pieces of equal size.
-struct Launches {
-  CudnnProblem problem;
-  std::int64_t pieces = 0;  ///< of the sequences, or of the documents of this class, one after another
-  std::int64_t above = 0;   ///< ragged: for documents of more tokens
-  const CudnnGraph* graph = nullptr;
-};
-
-/// A part of an operation: for each piece of the heads, all of these launches.
-struct Part {
-  std::vector<Launches> launches;  ///< of one graph; or ragged, for some classes of lengths
-  std::int64_t head_pieces = 0;
-  /// Documents are launched apart: what one launch leaves in the rows of the documents of others is not
-  /// known, so gradients are taken from the rows of its own.
-  bool apart = false;
-
-  const CudnnProblem& problem() const { return launches.front().problem; }
-  bool has_launches() const {
-    return std::ranges::any_of(launches, [](const Launches& l) { return l.pieces > 0; });
-  }
-};
-
-/// How an operation is done: one part; or of documents, one for the classes of lengths with as many pieces of the heads.
-struct Division {
-  std::vector<Part> parts;        ///< none: there is no way
-  bool leaves_documents = false;  ///< to the native kernels: of classes for which there is no room
-
-  std::int64_t longest() const { return parts.back().launches.back().problem.longest; }
-};
-
-struct Scratch {
-  std::vector<RaggedTables> tables;  ///< for each of the launches
-  float* statistics = nullptr;       ///< of a piece of the heads; null: log_sum_exp itself
-  std::byte *key = nullptr, *value = nullptr, *key_gradient = nullptr, *value_gradient = nullptr;
-  std::byte* query_gradient = nullptr;  ///< rows as those of dqkv; null: there
-  std::byte* graph = nullptr;
-  std::int64_t bytes = 0;  ///< of all
-};
-
-/// Statistics in log_sum_exp's own place: whole sequences are there as the graph has them. Operands begin at
-/// 16 bytes, which those of a piece of the heads need not do there.
-bool reads_log_sum_exp(const CudnnProblem& problem, std::int64_t tokens) {
-  if (problem.ragged) return false;
-  return problem.direction == Direction::forward ||
-         (problem.batch == 1 && problem.longest == tokens && tokens % 4 == 0);
-}
-
-/// @param tokens of the whole operation
-/// @param base null: only the size is asked for
-Scratch carve(const Part& part, std::int64_t tokens, void* base) {
-  Carving carving(base);
-  Scratch scratch;
-  const CudnnProblem& problem = part.problem();
-  for (const Launches& launches : part.launches) {
-    if (!problem.ragged) break;
-    RaggedTables& tables = scratch.tables.emplace_back();
-    tables.above = launches.above;
-    tables.longest = launches.problem.longest;
-    tables.launches = launches.pieces;
-    tables.batch = launches.problem.batch;
-    if (tables.launches == 0) continue;
-    tables.lengths = carving.take<std::int32_t>(tables.launches * tables.row());
-    for (auto& offsets : tables.offsets) offsets = carving.take<std::int64_t>(tables.launches * tables.row());
-  }
-  if (!reads_log_sum_exp(problem, tokens))
-    scratch.statistics = carving.take<float>(problem.query_heads * problem.tokens);
-  if (problem.packs_keys()) {
-    const std::int64_t bytes = problem.tokens * problem.key_row() * size_of(problem.dtype);
-    for (std::byte** place : {&scratch.key, &scratch.value, &scratch.key_gradient, &scratch.value_gradient})
-      *place = carving.take<std::byte>(bytes);
-  }
-  if (part.apart)
-    scratch.query_gradient =
-        carving.take<std::byte>(problem.tokens * problem.qkv_row * size_of(problem.dtype));
-  std::int64_t graph_bytes = 0;
-  for (const Launches& launches : part.launches)
-    graph_bytes = std::max(graph_bytes, launches.graph->workspace_bytes());
-  scratch.graph = carving.take<std::byte>(graph_bytes);
-  scratch.bytes = carving.bytes();
-  return scratch;
-}
-
-/// 0 for sequences that it holds entirely.
-std::int64_t window_of(AttentionShape shape, std::int64_t longest) {
-  return shape.window < longest ? shape.window : 0;
-}
-
-/// op::Attention or op::AttentionBackward.
-template <class Operands>
-CudnnProblem problem_of(const Operands& o) {
-  CudnnProblem problem;
-  problem.direction = std::is_same_v<Operands, op::Attention> ? Direction::forward : Direction::backward;
-  problem.tokens = o.qkv.rows;
-  problem.longest = std::min(o.documents.max_seqlen, problem.tokens);
-  problem.batch = o.documents.count;
-  // Else no document can be shorter than the longest.
-  problem.ragged = problem.batch * problem.longest != problem.tokens;
-  problem.query_heads = o.shape.query_heads;
-  problem.key_value_heads = o.shape.key_value_heads;
-  problem.head_dim = o.shape.head_dim;
-  problem.window = window_of(o.shape, problem.longest);
-  problem.qkv_row = o.shape.qkv_cols();
-  problem.out_row = o.shape.query_cols();
-  problem.dtype = o.qkv.dtype;
-  return problem;
-}
-
-/// Sequences of equal length, in pieces of at most so many bytes of dP.
-Division divide_sequences(const CudnnProblem& whole, AttentionShape shape, std::int64_t dp_room) {
-  const AttentionPiece piece = attention_piece(shape, whole.batch, whole.longest, dp_room);
-  if (piece.sequences == 0) return {};
-  CudnnProblem problem = whole;
-  problem.batch = piece.sequences;
-  problem.tokens = piece.sequences * whole.longest;
-  problem.key_value_heads = piece.key_value_heads;
-  problem.query_heads = piece.key_value_heads * (shape.query_heads / shape.key_value_heads);
-  const std::int64_t pieces = whole.batch / piece.sequences;
-  return {{{.launches = {{.problem = problem, .pieces = pieces}},
-            .head_pieces = shape.key_value_heads / piece.key_value_heads,
-            .apart = problem.packs_keys() && pieces > 1}}};
-}
-
-/// Documents: those of similar length together. How many documents and heads a launch has depends on shapes only, so
-/// that what is in the micro-batch decides how often a graph is launched, and never which.
-Division divide_documents(const CudnnProblem& whole, AttentionShape shape, const LengthClasses& lengths,
-                          std::int64_t dp_room) {
-  Division division;
-  std::int64_t above = 0, all_pieces = 0;
-  std::size_t of_class = 0;
-  for (const auto& launch : document_launches(shape, whole.tokens, whole.longest, dp_room)) {
-    const std::int64_t most = std::min(whole.batch, whole.tokens / (above + 1));
-    const std::int64_t documents = lengths.counted() ? std::min(lengths.documents[of_class], most) : most;
-    ++of_class;
-    if (launch.documents == 0) {
-      division.leaves_documents = division.leaves_documents || documents > 0;
-    } else {
-      CudnnProblem problem = whole;
-      problem.longest = launch.longest;
-      problem.window = window_of(shape, launch.longest);
-      problem.batch = launch.documents;
-      problem.key_value_heads = launch.key_value_heads;
-      problem.query_heads = launch.key_value_heads * (shape.query_heads / shape.key_value_heads);
-      const std::int64_t head_pieces = shape.key_value_heads / launch.key_value_heads;
-      if (division.parts.empty() || division.parts.back().head_pieces != head_pieces)
-        division.parts.push_back({.launches = {}, .head_pieces = head_pieces});
-      const std::int64_t pieces = ceil_div(documents, launch.documents);
-      all_pieces += pieces;
-      division.parts.back().launches.push_back({.problem = problem, .pieces = pieces, .above = above});
-    }
-    above = launch.longest;
-  }
-  const bool apart = whole.packs_keys() && (all_pieces > 1 || division.leaves_documents);
-  for (Part& part : division.parts) part.apart = apart;
-  return division;
-}
-
 /// Columns of rows of qkv, out or their gradients, from a token on.
 std::byte* at(const Tensor& rows, std::int64_t token, std::int64_t column) {
   return static_cast<std::byte*>(rows.data) + (token * rows.cols + column) * size_of(rows.dtype);
-}
-
-/// A piece of the heads and of the tokens.
-struct Piece {
-  std::int64_t token = 0;                         ///< the first
-  std::int64_t query_column = 0;                  ///< in rows of qkv and out
-  std::int64_t key_column = 0, value_column = 0;  ///< in rows of qkv
-};
-Piece piece_of(const CudnnProblem& problem, AttentionShape shape, std::int64_t heads, std::int64_t tokens) {
-  const std::int64_t keys = heads * problem.key_value_heads * problem.head_dim;
-  return {.token = problem.ragged ? 0 : tokens * problem.tokens,
-          .query_column = heads * problem.query_heads * problem.head_dim,
-          .key_column = shape.query_cols() + keys,
-          .value_column = shape.query_cols() + shape.key_value_cols() + keys};
 }
 
 /// The tables of a launch of packed documents.
@@ -273,6 +84,14 @@ RowStatistics log_sum_exp_of(const CudnnProblem& problem, const Tensor& log_sum_
                              std::int64_t token) {
   auto* const data = static_cast<float*>(log_sum_exp.data);
   return {data + head * log_sum_exp.cols + token, log_sum_exp.cols, problem.longest, 1};
+}
+
+/// The most that a graph of this part takes, all of which are known.
+std::int64_t graph_bytes(const CudnnPart& part) {
+  std::int64_t bytes = 0;
+  for (const CudnnLaunches& launches : part.launches)
+    bytes = std::max(bytes, launches.graph->workspace_bytes());
+  return bytes;
 }
 
 /// 90 for 9.0; of the current device.
@@ -308,7 +127,7 @@ void copy_heads(const CudnnProblem& problem, Copy copy, std::byte* column, std::
 }
 
 /// The gradients of the documents of a launch, from where it left them into dqkv.
-void copy_gradients(const CudnnProblem& problem, const CudnnOperands& operands, const Piece& piece,
+void copy_gradients(const CudnnProblem& problem, const CudnnOperands& operands, const CudnnPiece& piece,
                     const Tensor& dqkv, cudaStream_t stream) {
   const std::int64_t size = size_of(problem.dtype);
   const auto copy = [&](CudnnOperand from, std::int64_t from_row, std::int64_t heads, std::int64_t column) {
@@ -339,12 +158,13 @@ class GraphAttention final : public CudnnAttention {
 
   void run(const op::Attention& o, cudaStream_t stream) override {
     const std::int64_t tokens = checked_tokens(o);
-    const Division division = division_to_run(o);
-    const Part& part = division.parts.front();  // which has room for all
+    const CudnnDivision division = division_to_run(o);
+    const CudnnPart& part = division.parts.front();  // which has room for all
     const CudnnProblem& problem = part.problem();
-    const Scratch scratch = carve(part, tokens, o.workspace.data);
+    const CudnnScratch scratch = carve_scratch(part, tokens, graph_bytes(part), o.workspace.data);
     fill_tables(o.documents, part, scratch, stream);
-    const auto run_piece = [&](const Launches& launches, const Piece& piece, CudnnOperands operands) {
+    const auto run_piece = [&](const CudnnLaunches& launches, const CudnnPiece& piece,
+                               CudnnOperands operands) {
       operands[kQuery] = at(o.qkv, piece.token, piece.query_column);
       operands[kKey] = at(o.qkv, piece.token, piece.key_column);
       operands[kValue] = at(o.qkv, piece.token, piece.value_column);
@@ -362,14 +182,14 @@ class GraphAttention final : public CudnnAttention {
     const std::int64_t tokens = checked_tokens(o);
     elements_of(o.dout, o.qkv.dtype, tokens, o.shape.query_cols(), "dout");
     elements_of(o.dqkv, o.qkv.dtype, tokens, o.shape.qkv_cols(), "dqkv");
-    const Division division = division_to_run(o);
-    for (const Part& part : division.parts) {
+    const CudnnDivision division = division_to_run(o);
+    for (const CudnnPart& part : division.parts) {
       if (part.has_launches()) run_part(o, part, stream);
     }
   }
 
   std::int64_t longest_with_room(const op::AttentionBackward& o) const override {
-    const Division division = division_of(o);
+    const CudnnDivision division = division_of(o);
     return division.leaves_documents ? division.longest() : 0;
   }
 
@@ -384,10 +204,10 @@ class GraphAttention final : public CudnnAttention {
   }
 
  private:
-  void run_part(const op::AttentionBackward& o, const Part& part, cudaStream_t stream) {
+  void run_part(const op::AttentionBackward& o, const CudnnPart& part, cudaStream_t stream) {
     const std::int64_t tokens = o.qkv.rows;
     const CudnnProblem& problem = part.problem();
-    const Scratch scratch = carve(part, tokens, o.workspace.data);
+    const CudnnScratch scratch = carve_scratch(part, tokens, graph_bytes(part), o.workspace.data);
     fill_tables(o.documents, part, scratch, stream);
     const bool packs = problem.packs_keys(), apart = part.apart;
     for (std::int64_t heads = 0; heads < part.head_pieces; ++heads) {
@@ -397,13 +217,14 @@ class GraphAttention final : public CudnnAttention {
                         statistics_of(problem, scratch.statistics), problem.query_heads, count,
                         problem.longest, stream);
       };
-      const Piece columns = piece_of(problem, o.shape, heads, 0);
+      const CudnnPiece columns = piece_of(problem, o.shape, heads, 0);
       if (packs) {
         copy_log_sum_exp(0, tokens);
         copy_heads(problem, Copy::out_of_rows, at(o.qkv, 0, columns.key_column), scratch.key, stream);
         copy_heads(problem, Copy::out_of_rows, at(o.qkv, 0, columns.value_column), scratch.value, stream);
       }
-      const auto run_piece = [&](const Launches& launches, const Piece& piece, CudnnOperands operands) {
+      const auto run_piece = [&](const CudnnLaunches& launches, const CudnnPiece& piece,
+                                 CudnnOperands operands) {
         if (!packs && scratch.statistics != nullptr) copy_log_sum_exp(piece.token, problem.tokens);
         operands[kQuery] = at(o.qkv, piece.token, piece.query_column);
         operands[kKey] = packs ? scratch.key : at(o.qkv, piece.token, piece.key_column);
@@ -436,8 +257,8 @@ class GraphAttention final : public CudnnAttention {
         fmt::format("{} by native kernels: {}", to_string(direction), reason);
     return false;
   }
-  void accept(const Division& division) {
-    const Part& part = division.parts.back();  // of the longest
+  void accept(const CudnnDivision& division) {
+    const CudnnPart& part = division.parts.back();  // of the longest
     const CudnnProblem& problem = part.problem();
     const std::int64_t pieces = part.head_pieces * (problem.ragged ? 1 : part.launches.front().pieces);
     std::string& note = notes_[static_cast<std::size_t>(problem.direction)];
@@ -478,15 +299,13 @@ class GraphAttention final : public CudnnAttention {
 
   /// Without parts where not even the smallest piece has room for its dP.
   template <class Operands>
-  Division division_of(const Operands& o) const {
-    const CudnnProblem whole = problem_of(o);
+  CudnnDivision division_of(const Operands& o) const {
     std::int64_t dp_room = std::numeric_limits<std::int64_t>::max();
     if constexpr (std::is_same_v<Operands, op::AttentionBackward>) {
       if (deterministic_ && deterministic_attention_keeps_dp(gpu_.compute_capability / 10))
         dp_room = o.dp_room;
     }
-    return whole.ragged ? divide_documents(whole, o.shape, o.documents.lengths, dp_room)
-                        : divide_sequences(whole, o.shape, dp_room);
+    return divide_attention(problem_of(o), o.shape, o.documents, dp_room);
   }
 
   template <class Operands>
@@ -497,18 +316,18 @@ class GraphAttention final : public CudnnAttention {
     if (why_not.empty()) why_not = why_unsuitable(whole);
     if (!why_not.empty()) return refuse(whole.direction, why_not);
 
-    Division division = division_of(o);
+    CudnnDivision division = division_of(o);
     if (division.parts.empty())
       return refuse(whole.direction, "run.attention_workspace has no room for deterministic gradients");
-    for (Part& part : division.parts) {
+    for (CudnnPart& part : division.parts) {
       // Not every kernel of it counts elements in 64 bits.
       if (part.problem().tokens * whole.qkv_row > std::numeric_limits<std::int32_t>::max())
         return refuse(whole.direction, "too many tokens at once");
-      for (Launches& launches : part.launches) {
+      for (CudnnLaunches& launches : part.launches) {
         launches.graph = graph_of(launches.problem, o.workspace.bytes(), why_not);
         if (launches.graph == nullptr) return refuse(whole.direction, why_not);
       }
-      const std::int64_t needed = carve(part, whole.tokens, nullptr).bytes;
+      const std::int64_t needed = carve_scratch(part, whole.tokens, graph_bytes(part), nullptr).bytes;
       if (needed > o.workspace.bytes()) {
         return refuse(whole.direction, fmt::format("it needs a workspace of {} bytes, and has {}", needed,
                                                    o.workspace.bytes()));
@@ -543,16 +362,17 @@ class GraphAttention final : public CudnnAttention {
 
   /// What supports() has found. @throws Error if it was not asked, or said no
   template <class Operands>
-  Division division_to_run(const Operands& o) const {
-    Division division = division_of(o);
+  CudnnDivision division_to_run(const Operands& o) const {
+    CudnnDivision division = division_of(o);
     bool supported = !division.parts.empty();
-    for (Part& part : division.parts) {
-      for (Launches& launches : part.launches) {
+    for (CudnnPart& part : division.parts) {
+      for (CudnnLaunches& launches : part.launches) {
         const auto found = graphs_.find(launches.problem);
         launches.graph = found != graphs_.end() && found->second.graph ? &*found->second.graph : nullptr;
         supported = supported && launches.graph != nullptr;
       }
-      supported = supported && carve(part, o.qkv.rows, nullptr).bytes <= o.workspace.bytes();
+      supported = supported &&
+                  carve_scratch(part, o.qkv.rows, graph_bytes(part), nullptr).bytes <= o.workspace.bytes();
       if (!supported) break;
     }
     if (!supported)
@@ -570,27 +390,13 @@ class GraphAttention final : public CudnnAttention {
     return tokens;
   }
 
-  static void fill_tables(const Documents& documents, const Part& part, const Scratch& scratch,
-                          cudaStream_t stream) {
-    const CudnnProblem& problem = part.problem();
-    if (!problem.ragged) return;
-    const auto* const offsets =
-        elements_of<std::int32_t>(documents.cu_seqlens, DType::int32, 1, problem.tokens + 1, "cu_seqlens");
-    RaggedWidths widths;
-    widths.of[kQueryTable] = problem.qkv_row;
-    widths.of[kKeyTable] = problem.key_row();
-    widths.of[kOutTable] = problem.out_row;
-    widths.of[kStatisticsTable] = problem.query_heads;
-    fill_ragged_tables(offsets, documents.count, problem.tokens, scratch.tables, widths, stream);
-  }
-
   /// run_piece(launches, piece, operands) for each launch of a piece of the heads; the operands are the
   /// tables, if there are any.
   template <class RunPiece>
-  static void for_each_launch(const Part& part, AttentionShape shape, std::int64_t heads,
-                              const Scratch& scratch, const RunPiece& run_piece) {
+  static void for_each_launch(const CudnnPart& part, AttentionShape shape, std::int64_t heads,
+                              const CudnnScratch& scratch, const RunPiece& run_piece) {
     for (std::size_t i = 0; i < part.launches.size(); ++i) {
-      const Launches& launches = part.launches[i];
+      const CudnnLaunches& launches = part.launches[i];
       const CudnnProblem& problem = launches.problem;
       for (std::int64_t p = 0; p < launches.pieces; ++p) {
         run_piece(launches, piece_of(problem, shape, heads, p),
@@ -599,7 +405,7 @@ class GraphAttention final : public CudnnAttention {
     }
   }
 
-  void execute(const Launches& launches, CudnnOperands& operands, const Scratch& scratch,
+  void execute(const CudnnLaunches& launches, CudnnOperands& operands, const CudnnScratch& scratch,
                cudaStream_t stream) {
     check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream");
     launches.graph->execute(handle_.get(), operands, scratch.graph);

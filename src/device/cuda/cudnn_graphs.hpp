@@ -16,39 +16,18 @@
 
 #include <cudnn.h>
 
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
 
-#include "llampi/core/tensor.hpp"
+#include "device/cuda/cudnn_problem.hpp"
 
 namespace cudnn_frontend::graph {
 class Graph;
 }
 
 namespace llampi::device::cuda {
-
-enum class Direction : std::uint8_t { forward, backward };
-
-/// What a graph is built for: all of an attention, or a piece of it that has some of its sequences and heads.
-struct CudnnProblem {
-  llampi::device::cuda::Direction direction = llampi::device::cuda::Direction::forward;
-  /// Packed documents, at most `batch` of at most `longest` tokens each, anywhere in `tokens`; else `batch`
-  /// sequences of `longest` tokens, which are `tokens` together.
-  bool ragged = false;
-  std::int64_t batch = 0, longest = 0, tokens = 0;
-  std::int64_t query_heads = 0, key_value_heads = 0, head_dim = 0;
-  std::int64_t window = 0;  ///< as AttentionShape::window; 0 too where it is no shorter than `longest`
-  std::int64_t qkv_row = 0, out_row = 0;  ///< elements from a token of qkv, or of out, to the next one's
-  DType dtype = DType::bfloat16;
-
-  auto operator<=>(const llampi::device::cuda::CudnnProblem&) const = default;
-
-  bool packs_keys() const { return ragged && direction == llampi::device::cuda::Direction::backward; }
-  std::int64_t key_row() const { return packs_keys() ? key_value_heads * head_dim : qkv_row; }
-};
 
 /// What graphs are built on.
 struct CudnnGpu {
