@@ -150,13 +150,12 @@ std::int64_t count_labels(const data::TokenFile& file) {
   constexpr std::int64_t kPiece = 1 << 20;
   std::vector<std::uint8_t> mask;
   std::int64_t labels = 0;
-  auto start = file.documents().begin();
   for (std::int64_t begin = 0; begin < file.tokens(); begin += kPiece) {
     const auto end = std::min(begin + kPiece, file.tokens());
     mask.resize(static_cast<std::size_t>(end - begin));
     file.read_mask(begin, mask);
-    for (; start != file.documents().end() && std::cmp_less(*start, end); ++start)
-      mask[static_cast<std::size_t>(*start) - static_cast<std::size_t>(begin)] = 0;
+    for (const auto start : file.starts_in(begin - 1, end - 1))
+      mask[static_cast<std::size_t>(start) - static_cast<std::size_t>(begin)] = 0;
     labels += std::count(mask.begin(), mask.end(), std::uint8_t{1});
   }
   return labels;
@@ -171,7 +170,7 @@ Json describe_tokens(const fs::path& path) {
   Json json{{"kind", "tokens"},
             {"file_bytes", file_bytes(path)},
             {"tokens", file.tokens() - notes.padding_tokens},
-            {"documents", std::ssize(file.documents()) - 1 - notes.padding_documents},
+            {"documents", file.documents() - notes.padding_documents},
             {"loss_tokens", notes.loss_tokens ? *notes.loss_tokens : count_labels(file)}};
   if (notes.row_tokens > 0) {
     json["sequences"] = file.samples(notes.row_tokens);

@@ -223,11 +223,18 @@ void write_file(const tokenizer::Tokenizer& tokenizer, const TokenizeRequest& r)
     progress.clear();
     console.info("{}", line);
   });
+  if (!r.is_chat() && options.end && !tokenizer.end() && !tokenizer.takes_any_bytes()) {
+    console.warning(
+        "the files of {} name no end-of-sequence token, so documents are written without one, and a model does not learn to "
+        "end: tokenizer_config.json belongs next to tokenizer.json (--eos=false if that is meant)",
+        r.tokenizer);
+  }
   const auto done =
       data::tokenize(tokenizer, options, log, [&](std::int64_t bytes) { progress.show(bytes); });
   progress.clear();
   const double seconds = progress.seconds();
-  print(r.json ? tokenize_json(options, done, seconds) + "\n" : tokenize_table(options, done, seconds));
+  print(r.json ? tokenize_json(options, done, seconds) + "\n"
+               : tokenize_table(tokenizer, options, done, seconds));
 }
 
 }  // namespace

@@ -47,6 +47,16 @@ std::string describe(const std::string& file, const data::OutputStatistics& outp
   return text;
 }
 
+/// Which tokens a document begins and ends with; of a tokenizer without such tokens nothing.
+std::string describe_documents(const tokenizer::Tokenizer& tokenizer, const data::TokenizeOptions& options) {
+  const auto name = [&](bool asked, std::optional<std::int32_t> id) {
+    return asked && id ? tokenizer.decode({&*id, 1}) + " " : std::string();
+  };
+  const std::string begin = name(options.begin, tokenizer.begin()), end = name(options.end, tokenizer.end());
+  if (begin.empty() && end.empty()) return "";
+  return row("each document", "{}... {}", begin, end);
+}
+
 Json json_of(const data::OutputStatistics& output, const data::TokenizeOptions& options) {
   Json json{{"documents", output.documents}, {"tokens", output.tokens}};
   json["loss_tokens"] = output.trained;
@@ -63,11 +73,12 @@ Json json_of(const data::OutputStatistics& output, const data::TokenizeOptions& 
 
 }  // namespace
 
-std::string tokenize_table(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
-                           double seconds) {
+std::string tokenize_table(const tokenizer::Tokenizer& tokenizer, const data::TokenizeOptions& options,
+                           const data::TokenizeStatistics& done, double seconds) {
   std::string text = describe(options.output.string(), done.output, options);
   const bool has_held_out = options.held_out > 0;
   if (has_held_out) text += describe(options.held_out_output.string(), done.held_out, options);
+  if (options.format != data::InputFormat::chat) text += describe_documents(tokenizer, options);
   const auto tokens = done.output.tokens + done.held_out.tokens;
   text += fmt::format("from {} of text in {}\n", format_bytes(done.bytes), count(done.files, "file"));
   text += row("tokens per byte", "{:.3f}", ratio(tokens, done.bytes));
@@ -76,7 +87,9 @@ std::string tokenize_table(const data::TokenizeOptions& options, const data::Tok
     text += row("not UTF-8", "{} in {}", count(done.ill_formed, "place"),
                 count(done.ill_formed_documents, "document"));
   if (done.skipped > 0) text += row("skipped", "{} that could not be used", files_or_lines(done.skipped));
-  if (done.dropped > 0) text += row("dropped", "{} that were too long", count(done.dropped, "conversation"));
+  if (done.dropped > 0)
+    text += row("dropped", "{} {} too long", count(done.dropped, "conversation"),
+                done.dropped == 1 ? "was" : "were");
   text +=
       row("time", "{:.1f} s, {:.1f} MB/s", seconds, static_cast<double>(done.input_bytes) / 1e6 / seconds);
   return text;

@@ -9,8 +9,8 @@
 namespace llampi::cli {
 
 /// Lines, each with its end.
-std::string tokenize_table(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
-                           double seconds);
+std::string tokenize_table(const tokenizer::Tokenizer& tokenizer, const data::TokenizeOptions& options,
+                           const data::TokenizeStatistics& done, double seconds);
 /// One object.
 std::string tokenize_json(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
                           double seconds);

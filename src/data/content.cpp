@@ -48,15 +48,13 @@ std::string describe_content(const TokenFile& file) {
     file.read_mask(begin, mask);
     sum = io::crc32_of(std::as_bytes(std::span(mask)), sum);
   });
-  const std::span starts(file.documents());
-  for_each_part(std::ssize(starts), [&](std::int64_t begin, std::int64_t elements) {
-    sum = io::crc32_of(
-        std::as_bytes(starts.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(elements))),
-        sum);
+  for_each_part(file.documents() + 1, [&](std::int64_t begin, std::int64_t elements) {
+    const auto starts = file.read_starts(begin, elements);
+    sum = io::crc32_of(std::as_bytes(std::span(starts)), sum);
   });
   const std::string tokenizer = file.tokenizer();
   // Without separators of thousands: this is compared with what checkpoints of older versions hold.
-  const auto documents = std::ssize(starts) - 1;
+  const auto documents = file.documents();
   return fmt::format("{} token{} in {} document{}, crc32 {:08x}{}{}", file.tokens(),
                      file.tokens() == 1 ? "" : "s", documents, documents == 1 ? "" : "s", sum,
                      tokenizer.empty() ? "" : kTokenizer, tokenizer);

@@ -23,7 +23,19 @@ Json parse_object(std::string_view line) {
     if (what.find("UTF-8") != std::string_view::npos) {
       throw_user_error("the text is not valid UTF-8 at byte {} of the line", error.byte);
     }
+    if (what.find("surrogate") != std::string_view::npos)
+      throw_user_error("the line has half of a surrogate pair (\\ud800 to \\udfff) at byte {}", error.byte);
+    const std::size_t at = error.byte > 0 ? error.byte - 1 : 0;
+    const std::string_view before = line.substr(0, std::min(at + 1, line.size()));
+    if (before.ends_with("N") || before.ends_with("Na") || before.ends_with("I") || before.ends_with("-I"))
+      throw_user_error("the line has NaN or Infinity at byte {}, which JSON has not", error.byte);
     if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
+      const auto begin = line.find_first_not_of(" \t\r");
+      if (begin != std::string_view::npos &&
+          line.find_first_not_of(" \t\r", begin + 1) == std::string_view::npos)
+        throw_user_error(
+            "the line has only a bracket: this is JSON over several lines, and JSON lines are expected, one object on each "
+            "(jq -c '.[]' makes them of an array)");
       throw_user_error("the line breaks off within its JSON, after {}; the file may be truncated",
                        count(std::ssize(line), "byte"));
     }
@@ -125,8 +137,12 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
   refuse_tools(json, {"tools", "functions"}, "");
   const auto messages = json.find("messages");
   if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
-    return {{tokenizer::ChatRole::user, full_text_in(json, "prompt")},
-            {tokenizer::ChatRole::assistant, full_text_in(json, "completion")}};
+    tokenizer::Conversation conversation;
+    if (json.contains("system"))
+      conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});
+    conversation.push_back({tokenizer::ChatRole::user, full_text_in(json, "prompt")});
+    conversation.push_back({tokenizer::ChatRole::assistant, full_text_in(json, "completion")});
+    return conversation;
   }
   if (messages == json.end())
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",

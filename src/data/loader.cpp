@@ -26,11 +26,9 @@ void read_checked(const TokenFile& file, std::int64_t begin, std::int64_t vocabu
 /// Where documents start in (begin, end], relative to begin, each position once: empty documents share theirs
 /// with the next.
 std::vector<std::int64_t> document_starts(const TokenFile& file, std::int64_t begin, std::int64_t end) {
-  const auto& documents = file.documents();
   std::vector<std::int64_t> starts;
-  auto next = std::upper_bound(documents.begin(), documents.end(), static_cast<std::uint64_t>(begin));
-  for (; next != documents.end() && *next <= static_cast<std::uint64_t>(end); ++next) {
-    const auto start = static_cast<std::int64_t>(*next) - begin;
+  for (const auto position : file.starts_in(begin, end)) {
+    const auto start = static_cast<std::int64_t>(position) - begin;
     if (starts.empty() || starts.back() != start) starts.push_back(start);
   }
   return starts;

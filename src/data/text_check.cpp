@@ -24,11 +24,15 @@ struct Signature {
   std::string_view bytes;
   const char* meaning;
 };
-constexpr std::array<Signature, 8> kSignatures{{
+constexpr std::array<Signature, 10> kSignatures{{
     {"\x1f\x8b"sv, "is compressed with gzip: unpack it first"},
     {"\x28\xb5\x2f\xfd"sv, "is compressed with zstd: unpack it first"},
     {"\xfd\x37zXZ\0"sv, "is compressed with xz: unpack it first"},
     {"PK\x03\x04"sv, "is a zip archive: unpack it first"},
+    {"PAR1"sv,
+     "is a Parquet file: make JSON lines of it first, with Python's datasets: load_dataset(...).to_json(...)"},
+    {"ARROW1"sv,
+     "is an Arrow file: make JSON lines of it first, with Python's datasets: Dataset.from_file(...).to_json(...)"},
     {"%PDF-"sv, "is a PDF: extract its text first, with pdftotext for example"},
     {"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file and not text"},
     {"\xff\xfe"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},

@@ -141,14 +141,18 @@ class TokenFile::Impl {
   std::string tokenizer;
   TokenFileNotes notes;
   io::PosixFile file;
-  std::optional<Column> tokens, mask;
-  std::vector<std::uint64_t> documents;
+  std::optional<Column> tokens, mask, starts;
+  std::vector<std::uint64_t> start_index;  ///< every kIndexed-th of the starts
+
+  std::vector<std::uint64_t> read_starts(std::int64_t first, std::int64_t count) const;
 
  private:
   void refuse_other_formats(const io::hdf5::File& hdf5_file) const;
   void read_notes(hid_t hdf5_file);
-  void read_documents(const Column& column);
+  void check_starts();
 };
+
+constexpr std::int64_t kIndexed = 1024, kCheckedAtOnce = kIndexed * 64;
 
 TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
   const io::Hdf5Lock lock;
@@ -164,9 +168,9 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
     file = io::PosixFile::open_for_reading(path);
     tokens.emplace(io::hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
     tokens->require_inside(file.size());
-    const Column starts(io::hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
-    starts.require_inside(file.size());
-    read_documents(starts);
+    starts.emplace(io::hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
+    starts->require_inside(file.size());
+    check_starts();
     if (!io::hdf5::has_link(hdf5_file.id(), "loss_mask")) return;
     mask.emplace(io::hdf5::open_dataset(hdf5_file.id(), "loss_mask"), path, "loss_mask");
     mask->require_inside(file.size());
@@ -222,16 +226,26 @@ void TokenFile::Impl::read_notes(hid_t hdf5_file) {
     notes.chat_template = io::hdf5::read_string(hdf5_file, token_format::kChatTemplate);
 }
 
-void TokenFile::Impl::read_documents(const Column& column) {
-  documents.resize(static_cast<std::size_t>(column.size()));
-  bool negative = false;
-  column.read(file, 0, column.size(), [&](std::size_t i, auto start) {
-    if (std::cmp_less(start, 0)) negative = true;
-    documents[i] = static_cast<std::uint64_t>(start);
-  });
-  if (negative || documents.empty() || documents.front() != 0 ||
-      !std::is_sorted(documents.begin(), documents.end()) ||
-      std::cmp_not_equal(documents.back(), tokens->size())) {
+std::vector<std::uint64_t> TokenFile::Impl::read_starts(std::int64_t first, std::int64_t count) const {
+  std::vector<std::uint64_t> read(static_cast<std::size_t>(count));
+  starts->read(file, first, count,
+               [&](std::size_t i, auto start) { read[i] = static_cast<std::uint64_t>(start); });
+  return read;
+}
+
+void TokenFile::Impl::check_starts() {
+  const std::int64_t size = starts->size();
+  std::uint64_t last = 0;
+  bool is_wrong = size == 0;
+  for (std::int64_t first = 0; first < size && !is_wrong; first += kCheckedAtOnce) {
+    const auto read = read_starts(first, std::min(kCheckedAtOnce, size - first));
+    // A negative one is larger than any position now.
+    is_wrong =
+        (first == 0 && read.front() != 0) || read.front() < last || !std::is_sorted(read.begin(), read.end());
+    last = read.back();
+    for (std::size_t i = 0; i < read.size(); i += kIndexed) start_index.push_back(read[i]);
+  }
+  if (is_wrong || std::cmp_not_equal(last, tokens->size())) {
     throw_user_error(
         "{}: '/documents' must hold the start of each document in rising order, from 0, and last the number "
         "of tokens, {}",
@@ -261,7 +275,27 @@ std::int64_t TokenFile::vocabulary() const { return impl_->vocabulary; }
 std::string TokenFile::tokenizer() const { return impl_->tokenizer; }
 const TokenFileNotes& TokenFile::notes() const { return impl_->notes; }
 bool TokenFile::has_loss_mask() const { return impl_->mask.has_value(); }
-const std::vector<std::uint64_t>& TokenFile::documents() const { return impl_->documents; }
+std::int64_t TokenFile::documents() const { return impl_->starts->size() - 1; }
+
+std::vector<std::uint64_t> TokenFile::read_starts(std::int64_t first, std::int64_t count) const {
+  return impl_->read_starts(first, count);
+}
+
+std::vector<std::uint64_t> TokenFile::starts_in(std::int64_t begin, std::int64_t end) const {
+  const auto& index = impl_->start_index;
+  const auto after =
+      std::upper_bound(index.begin(), index.end(), begin,
+                       [](std::int64_t value, std::uint64_t start) { return std::cmp_less(value, start); });
+  std::int64_t next = std::max<std::int64_t>(after - index.begin() - 1, 0) * kIndexed;
+  std::vector<std::uint64_t> found;
+  for (; next < impl_->starts->size(); next += kIndexed) {
+    for (const auto start : read_starts(next, std::min(kIndexed, impl_->starts->size() - next))) {
+      if (std::cmp_greater(start, end)) return found;
+      if (std::cmp_greater(start, begin)) found.push_back(start);
+    }
+  }
+  return found;
+}
 
 std::int64_t TokenFile::samples(std::int64_t seq_len) const {
   require(seq_len > 0, "sequence length");

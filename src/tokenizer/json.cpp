@@ -26,7 +26,7 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts, std::string)
                         [](const AddedToken& token) { return token.special; });
   Matcher matcher;
   for (auto& token : parts.added) {
-    added_by_name_.emplace(token.content, token.id);
+    id_of_name_.emplace(token.content, token.id);
     if (!token.normalized) {
       raw.push_back(std::move(token));
     } else if (!token.content.empty()) {
@@ -34,6 +34,8 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts, std::string)
       normalized.push_back(std::move(token));
     }
   }
+  for (std::size_t id = 0; id < names_.size(); ++id)
+    if (!names_[id].empty()) id_of_name_.emplace(names_[id], static_cast<std::int32_t>(id));
   added_ = AddedTokens(std::move(raw));
   added_normalized_ = AddedTokens(std::move(normalized));
   set_begin(parts.begin);
@@ -127,11 +129,9 @@ std::string JsonTokenizer::bytes_of(std::int32_t id) const {
 }
 
 std::optional<std::int32_t> JsonTokenizer::find(std::string_view token) const {
-  if (token.empty()) return std::nullopt;
-  if (const auto added = added_by_name_.find(token); added != added_by_name_.end()) return added->second;
-  const auto found = std::ranges::find(names_, token);
-  if (found == names_.end()) return std::nullopt;
-  return static_cast<std::int32_t>(found - names_.begin());
+  const auto found = id_of_name_.find(token);
+  if (token.empty() || found == id_of_name_.end()) return std::nullopt;
+  return found->second;
 }
 
 bool JsonTokenizer::is_special(std::int32_t id) const {

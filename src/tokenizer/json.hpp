@@ -69,7 +69,7 @@ class JsonTokenizer : public FileTokenizer {
   const std::string& name_of(std::int32_t id) const;
 
   std::vector<std::string> names_;
-  Vocabulary added_by_name_;
+  Vocabulary id_of_name_;  // of two tokens with one name the added one
   Bpe bpe_;
   AddedTokens added_;             // looked for in the text
   AddedTokens added_normalized_;  // looked for in what normalizers make of it

@@ -11,7 +11,7 @@
 namespace llampi::train {
 
 bool Inputs::packs_documents() const {
-  const auto has_several = [](const auto& file) { return file && file->documents().size() > 2; };
+  const auto has_several = [](const auto& file) { return file && file->documents() > 1; };
   return batch_options.document_mask && (has_several(train_file) || has_several(eval_file));
 }
 

@@ -109,6 +109,13 @@ void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path
   const Speaker train = file_speaker("data.train", inputs.train_file.get());
   const Speaker eval = file_speaker("data.eval", inputs.eval_file.get());
   compare(eval, train, Mismatch::refused_if_sure, log);
+  if (inputs.eval_file) {
+    const auto &of_train = inputs.train_file->notes().chat_template,
+               &of_eval = inputs.eval_file->notes().chat_template;
+    if (!of_train.empty() && !of_eval.empty() && of_train != of_eval)
+      log.warning(
+          "data.eval was made with another chat template than data.train: its loss is that of another format");
+  }
   const Speaker model = weights.empty() ? Speaker() : weights_speaker("model.weights", weights, log);
   if (!model.tokenizer.empty()) return compare(train, model, Mismatch::refused_if_sure, log);
   std::error_code ignored;

@@ -27,7 +27,13 @@ TEST(TextLine, SaysWhatIsWrong) {
               HasSubstr("not valid JSON at byte 14: it holds a null byte"));
   EXPECT_THAT(message("{\"text\": \"a\xff\"}"), HasSubstr("not valid UTF-8 at byte 12"));
   EXPECT_THAT(message(R"({"text": "a", "n": 1e999})"), HasSubstr("number that is out of range"));
-  EXPECT_THAT(message(R"({"text": "\ud800"})"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message(R"({"text": "\ud800"})"), HasSubstr("half of a surrogate pair"));
+  for (const char* number : {"NaN", "Infinity", "-Infinity"}) {
+    EXPECT_THAT(message(fmt::format(R"({{"text": "a", "n": {}}})", number)),
+                HasSubstr("NaN or Infinity at byte 2"));
+  }
+  for (const char* line : {"[", "{", "  ["})
+    EXPECT_THAT(message(line), HasSubstr("only a bracket: this is JSON over several lines"));
   EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
   EXPECT_THAT(message(R"("text")"), HasSubstr("is a string and not a JSON object"));
   EXPECT_EQ(message(R"({"id": 1, "content": "a"})"), R"("text" is missing; the keys are "content", "id")");
@@ -76,6 +82,10 @@ TEST(ConversationLine, GivesTheMessages) {
                 R"({"tools": [], "messages": [{"role": "assistant", "content": "b", "tool_calls": []}]})")
                 .size(),
             1U);
+  const auto with_system = data::parse_conversation(R"({"system": "s", "prompt": "p", "completion": "c"})");
+  ASSERT_EQ(with_system.size(), 3U);
+  EXPECT_EQ(with_system[0].role, tokenizer::ChatRole::system);
+  EXPECT_EQ(with_system[0].content, "s");
   const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
   EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);

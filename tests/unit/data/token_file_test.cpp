@@ -27,7 +27,7 @@ TEST_P(ForeignFile, IsReadWithoutAttributes) {
   EXPECT_EQ(file.tokens(), 50);
   EXPECT_EQ(file.vocabulary(), 0);
   EXPECT_EQ(file.tokenizer(), "");
-  EXPECT_THAT(file.documents(), ElementsAre(0, 13, 13, 30, 50));
+  EXPECT_THAT(all_starts(file), ElementsAre(0, 13, 13, 30, 50));
   EXPECT_EQ(read_all(file), fixture_tokens());
   std::vector<std::int32_t> part(5);
   file.read(45, part);
@@ -40,6 +40,33 @@ TEST_P(ForeignFile, IsReadWithoutAttributes) {
 INSTANTIATE_TEST_SUITE_P(Layouts, ForeignFile,
                          ::testing::Values("plain.h5", "newest_format.h5", "user_block.h5", "gzip.h5",
                                            "big_endian.h5", "compact.h5", "loss_mask.h5", "bool_mask.h5"));
+
+/// More than are checked and indexed at once; every third is empty.
+TEST(TokenFile, FindsTheStartsOfDocumentsInARange) {
+  const TemporaryFolder folder;
+  constexpr std::int64_t kDocuments = 70'000;
+  data::TokenFileWriter writer(folder / "many.h5", 10, "test");
+  for (std::int64_t d = 0; d < kDocuments; ++d)
+    writer.append_document(std::vector<std::int32_t>(static_cast<std::size_t>(d % 3), 1));
+  writer.close();
+  const data::TokenFile file(folder / "many.h5");
+  EXPECT_EQ(file.documents(), kDocuments);
+  const auto starts = all_starts(file);
+  ASSERT_EQ(std::ssize(starts), kDocuments + 1);
+  const auto tokens = file.tokens();
+  const std::pair<std::int64_t, std::int64_t> ranges[] = {
+      {-1, -1},        {-1, 0},          {0, 0},
+      {0, 1},          {1023, 1024},     {2047, 3071},
+      {1, tokens},     {65'000, 66'000}, {tokens - 2, tokens},
+      {tokens, tokens}};
+  for (const auto& [begin, end] : ranges) {
+    std::vector<std::uint64_t> expected;
+    for (const auto start : starts) {
+      if (std::cmp_greater(start, begin) && std::cmp_less_equal(start, end)) expected.push_back(start);
+    }
+    EXPECT_EQ(file.starts_in(begin, end), expected) << begin << " to " << end;
+  }
+}
 
 TEST(TokenFile, ReadsTheLossMask) {
   for (const char* name : {"loss_mask.h5", "bool_mask.h5", "gzip.h5"}) {

@@ -56,7 +56,7 @@ TEST(TokenFileWriter, WritesWhatTheContractSays) {
     EXPECT_EQ(file.vocabulary(), vocabulary);
     EXPECT_EQ(file.tokenizer(), "test");
     EXPECT_FALSE(file.has_loss_mask());
-    EXPECT_THAT(file.documents(), ElementsAre(0, 3, 3, 4));
+    EXPECT_THAT(all_starts(file), ElementsAre(0, 3, 3, 4));
     EXPECT_THAT(read_all(file), ElementsAre(0, largest, 0, largest));
   }
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
@@ -81,7 +81,7 @@ TEST(TokenFileWriter, AppendsPiecesOfADocument) {
   writer.end_document();
   writer.append(std::vector<std::int32_t>{4});
   writer.close();
-  EXPECT_THAT(data::TokenFile(folder / "a.h5").documents(), ElementsAre(0, 3, 4));
+  EXPECT_THAT(all_starts(data::TokenFile(folder / "a.h5")), ElementsAre(0, 3, 4));
 }
 
 TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
@@ -100,7 +100,7 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
   const data::TokenFile file(folder / "a.h5");
   ASSERT_TRUE(file.has_loss_mask());
-  EXPECT_THAT(file.documents(), ElementsAre(0, 1'500'000, 1'500'006));
+  EXPECT_THAT(all_starts(file), ElementsAre(0, 1'500'000, 1'500'006));
   Mask mask(static_cast<std::size_t>(file.tokens()));
   file.read_mask(0, mask);
   EXPECT_TRUE(std::all_of(mask.begin(), mask.end() - 6, [](auto flag) { return flag == 1; }));
@@ -148,7 +148,7 @@ TEST(TokenFileWriter, WritesAFileWithoutTokens) {
   const data::TokenFile file(write_tokens(folder / "a.h5", 256, {}));
   EXPECT_EQ(file.tokens(), 0);
   EXPECT_EQ(file.samples(1), 0);
-  EXPECT_THAT(file.documents(), ElementsAre(0));
+  EXPECT_THAT(all_starts(file), ElementsAre(0));
   EXPECT_TRUE(read_all(file).empty());
 }
 

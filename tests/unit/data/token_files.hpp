@@ -19,6 +19,11 @@ inline std::filesystem::path write_tokens(const std::filesystem::path& path, std
   return path;
 }
 
+/// Of the documents, and last the total length.
+inline std::vector<std::uint64_t> all_starts(const data::TokenFile& file) {
+  return file.read_starts(0, file.documents() + 1);
+}
+
 inline std::vector<std::int32_t> read_all(const data::TokenFile& file) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens()));
   file.read(0, ids);

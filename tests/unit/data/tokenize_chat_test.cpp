@@ -69,7 +69,7 @@ class TokenizeChat : public ::testing::Test {
 struct Contents {
   explicit Contents(const std::filesystem::path& path) : file(path), ids(read_all(file)), mask(ids.size()) {
     file.read_mask(0, mask);
-    for (const auto start : file.documents()) starts.push_back(static_cast<std::int64_t>(start));
+    for (const auto start : all_starts(file)) starts.push_back(static_cast<std::int64_t>(start));
   }
   data::TokenFile file;
   std::vector<std::int32_t> ids;
@@ -206,7 +206,7 @@ TEST_F(TokenizeChat, FillsTheLastRowExactly) {
   EXPECT_EQ(done.output.padding, 0);
   EXPECT_EQ(done.output.cut, 0);
   const data::TokenFile file(folder_ / "out.h5");
-  EXPECT_THAT(file.documents(), ElementsAre(0, kRow, kRow + 1));
+  EXPECT_THAT(all_starts(file), ElementsAre(0, kRow, kRow + 1));
   EXPECT_EQ(file.samples(kRow), 1);
 }
 
