@@ -141,6 +141,8 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   figures.speed.node_of_rank = node_of_rank;
   figures.speed.cores_copy_messages = machine.backend == comm::Backend::mpi;
   figures.speed.network = network_of(r, machine, figures.machine);
+  figures.speed.network.sends_parts_apart =
+      machine.backend == comm::Backend::nccl && config.fsdp.reduction == comm::Reduction::tree;
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =
         figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;

@@ -21,6 +21,15 @@ std::int64_t elements_within(std::int64_t exchange_bytes, std::int64_t bytes) {
   return std::max<std::int64_t>(exchange_bytes / bytes / kSmallestPiece, 1) * kSmallestPiece;
 }
 
+// Larger units have more room, so that they need no more pieces: each has messages for all parts of a rank, some 4000 on 2048 GPUs.
+constexpr std::int64_t kMostPieces = 16;
+
+/// Elements of a rank's part, of which there are so many, in one piece.
+std::int64_t piece_of(std::int64_t elements, std::int64_t exchange_bytes, std::int64_t bytes) {
+  return std::max(elements_within(exchange_bytes, bytes),
+                  round_up(ceil_div(elements, kMostPieces), kSmallestPiece));
+}
+
 /// Workspace for each element of a slice: the contributions of the other ranks and, for bfloat16 and float16, the float32 sums of all
 /// slices, which are gathered before they are added and rounded.
 std::int64_t bytes_of_slice_element(int ranks, DType dtype) {
@@ -47,13 +56,14 @@ bool is_summed_in_tree(Reduction reduction, DType dtype) {
 
 ReduceScatterPieces split_reduce_scatter(std::int64_t shard_elements, int ranks, DType dtype,
                                          std::int64_t exchange_bytes) {
-  const std::int64_t most = elements_within(exchange_bytes, (ranks - 1) * size_of(dtype));
+  const std::int64_t most = piece_of(shard_elements, exchange_bytes, (ranks - 1) * size_of(dtype));
   const std::int64_t elements = std::min(shard_elements, most);
   return {elements, round_up(elements, aligned_elements(dtype))};
 }
 
 std::int64_t all_reduce_piece(std::int64_t elements, int ranks, DType dtype, std::int64_t exchange_bytes) {
-  return std::min(elements, ranks * elements_within(exchange_bytes, bytes_of_slice_element(ranks, dtype)));
+  return std::min(elements, ranks * piece_of(ceil_div(elements, ranks), exchange_bytes,
+                                             bytes_of_slice_element(ranks, dtype)));
 }
 
 std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
@@ -75,6 +85,14 @@ std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ra
   if (!is_summed_in_tree(reduction, dtype)) return 0;
   const std::int64_t piece = all_reduce_piece(elements, ranks, dtype, exchange_bytes);
   return std::max(bytes_of_piece(piece, ranks, dtype), bytes_of_piece(elements % piece, ranks, dtype));
+}
+
+std::int64_t reduction_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
+                              Reduction reduction) {
+  if (ranks == 1 || backend == Backend::mpi || !is_summed_in_tree(reduction, dtype)) return 1;
+  const std::int64_t shard = whole_elements / ranks;
+  if (shard == 0) return 1;
+  return ceil_div(shard, split_reduce_scatter(shard, ranks, dtype, kExchangeBytes).elements);
 }
 
 }  // namespace llampi::comm

@@ -151,7 +151,7 @@ Changes smaller_units(const model::Model& model, const EngineOptions& options) {
   return changes;
 }
 
-/// Costs no bit and about no time; by itself only, as other changes do not go with it.
+/// Costs no bit and about no time; by itself, and with what needs neither another strategy nor the host's memory.
 Changes state_over_replicas(const EngineOptions& options, int replicas) {
   if (!options.training || replicas == 1 || options.shard_optimizer_over_replicas || options.offload.params)
     return {};
@@ -288,6 +288,9 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),
                [](const Change& change) { return !change.to_host; });
   const Changes most = joined(smallest, others), most_on_device = joined(smallest, on_device);
+  Changes of_this_strategy;  // what a state that is divided among replicas goes with
+  std::ranges::copy_if(on_device, std::back_inserter(of_this_strategy),
+                       [](const Change& change) { return change.values.front().field != "strategy"; });
   const auto with_units = [&units](const Changes& changes) { return joined(changes, units); };
   // Compiling takes a while: where not even everything helps, with as much in the host's memory as goes
   // there, its parts are not tried.
@@ -309,10 +312,11 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
     }
   }
   for (const auto& [base, more] :
-       {std::pair(smallest, on_device), std::pair(Changes(), units), std::pair(most_on_device, units),
-        std::pair(smallest, others), std::pair(most, units), std::pair(Changes(), narrow),
-        std::pair(most_on_device, narrow), std::pair(most, narrow),
-        std::pair(with_units(most_on_device), narrow), std::pair(with_units(most), narrow)}) {
+       {std::pair(joined(smallest, of_this_strategy), parts), std::pair(smallest, on_device),
+        std::pair(Changes(), units), std::pair(most_on_device, units), std::pair(smallest, others),
+        std::pair(most, units), std::pair(Changes(), narrow), std::pair(most_on_device, narrow),
+        std::pair(most, narrow), std::pair(with_units(most_on_device), narrow),
+        std::pair(with_units(most), narrow)}) {
     if (auto fit = as_many_as_needed(q, base, more, ranks)) return fit;
   }
   return std::nullopt;

@@ -6,7 +6,6 @@
 #include "llampi/core/integers.hpp"
 
 namespace llampi::fsdp {
-namespace {}  // namespace
 
 DType gathered_dtype(const Unit& unit, const Precision& precision) {
   if (unit.fp8) return DType::float8_e4m3fn;

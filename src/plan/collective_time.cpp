@@ -92,11 +92,21 @@ Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, doub
   Phases phases = slowest_node(group, [&](int on_node) {
     Phases rounds;
     const int per_round = group.ranks / on_node;
-    for (int parts = parts_of_a_rank(group, on_node); parts > 0; parts -= per_round)
-      rounds.push_back(inside_node(network, group, whole_bytes, on_node, std::min(parts, per_round)));
+    for (int parts = parts_of_a_rank(group, on_node); parts > 0; parts -= per_round) {
+      const int sent = std::min(parts, per_round);
+      Phase round = inside_node(network, group, whole_bytes, on_node, sent);
+      if (network.sends_parts_apart)
+        round.latency_seconds += (on_node - 1) * (sent - 1) * network.seconds_per_message;
+      rounds.push_back(round);
+    }
     return rounds;
   });
   phases.push_back(between_nodes(network, group, whole_bytes));
+  return phases;
+}
+
+Phases in_pieces(Phases phases, std::int64_t pieces) {
+  for (Phase& phase : phases) phase.latency_seconds *= static_cast<double>(pieces);
   return phases;
 }
 

@@ -112,9 +112,8 @@ std::string format_fit(const PlanReport& r) {
                         format_bytes(r.communicator_bytes));
   text += "\n";
   if (r.knows_host_memory()) {
-    text += verdict(r.fits_on_host()) + fmt::format("needs about {} of host memory per node, which has {}\n",
-                                                    format_bytes(r.host_needed_bytes),
-                                                    format_bytes(m.host_memory_bytes));
+    text += fmt::format("host memory {}needs about {} per node, which has {}\n", verdict(r.fits_on_host()),
+                        format_bytes(r.host_needed_bytes), format_bytes(m.host_memory_bytes));
   }
   if (r.longest_seq_len > 0)
     text += fmt::format("longest data.seq_len that fits, other keys unchanged: {}{}\n",

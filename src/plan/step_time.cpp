@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "llampi/comm/workspace.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/fsdp/added_work.hpp"
 
@@ -189,9 +190,14 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
     if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)
       return all_gather_phases(speed.network, group, bytes, speed.route);
+    const DType dtype = options.precision.reduce;
+    const std::int64_t pieces =
+        comm::reduction_pieces(speed.cores_copy_messages ? comm::Backend::mpi : comm::Backend::nccl,
+                               action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
     if (action.op == fsdp::Op::reduce || action.op == fsdp::Op::reduce_scatter)
-      return reduce_scatter_phases(speed.network, group, bytes, speed.route);
-    return all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route);
+      return in_pieces(reduce_scatter_phases(speed.network, group, bytes, speed.route), pieces);
+    return in_pieces(all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route),
+                     pieces);
   };
   std::vector<Phases> all;
   for (std::size_t i = 0; i < compiled.step.actions.size(); ++i) {

@@ -19,7 +19,8 @@ constexpr auto word_table(Reduction) {
   return std::to_array<Word<Reduction>>({{Reduction::tree, "tree"}, {Reduction::nccl, "nccl"}});
 }
 
-/// Room for the parts of other ranks with Reduction::tree, on each GPU: what is larger goes in pieces, one after another.
+/// Room for the parts of other ranks with Reduction::tree, on each GPU: what is larger goes in pieces, one after another; what would
+/// need more than 16 pieces has more room.
 inline constexpr std::int64_t kExchangeBytes = std::int64_t{64} << 20;
 
 }  // namespace llampi::comm

@@ -11,7 +11,8 @@
 namespace llampi::comm {
 
 /// Scratch memory of the collectives in bytes. `dtype` is that of what is reduced (whole, values), whatever
-/// the result's. Between GPUs, with Reduction::tree, about `exchange_bytes` at most; what NCCL reduces needs none: if not
+/// the result's. Between GPUs, with Reduction::tree, about `exchange_bytes` at most, or a sixteenth of what a rank receives if
+/// that is more; what NCCL reduces needs none: if not
 /// straight into its place, it is reduced where `whole` and `values` are. MPI has but one reduction.
 std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
                                       Reduction reduction = Reduction::tree,
@@ -19,6 +20,9 @@ std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elemen
 std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype,
                                   Reduction reduction = Reduction::tree,
                                   std::int64_t exchange_bytes = kExchangeBytes);
+/// In so many pieces, one after another, `whole` is reduced, so that `exchange_bytes` are enough.
+std::int64_t reduction_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
+                              Reduction reduction);
 /// Those of MPI.
 inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
   return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);

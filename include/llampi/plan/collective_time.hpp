@@ -25,6 +25,8 @@ struct NetworkSpeed {
   /// On a node with fewer ranks than others: each of them has more of the NICs. Otherwise a rank has its own, as with a NIC for each GPU.
   bool ranks_share_nics = true;
   double seconds_per_message = 1e-6;  ///< to start one
+  /// Reductions inside a node send each part as a message of its own: comm/nccl. Otherwise all parts for a rank are one message.
+  bool sends_parts_apart = false;
   /// Of the links' bandwidth, what messages in both directions at once leave of it. Fitted: bench/smpi.sh, docs/scaling.md.
   double bandwidth_reached = 0.952;
 };
@@ -73,6 +75,8 @@ Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double w
 /// The gather's phases in reverse. Over two levels, ranks of a node whose size does not divide the group sum in two rounds, each with its
 /// own latency: their workspace holds floor(ranks / ranks of the node) parts, and some of them have one more (comm/levels: rounds).
 Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route);
+/// Of a reduction that is done in so many pieces, one after another: each has the latency again.
+Phases in_pieces(Phases phases, std::int64_t pieces);
 /// A reduce-scatter and an all-gather.
 Phases all_reduce_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route);
 

@@ -120,24 +120,38 @@ class Scheduler {
 
   /// A unit that another one's use begins inside of is extra: the limit counts those in passing use.
   bool passing(const Residency& r) const {
-    return std::none_of(made_.residencies.begin(), made_.residencies.end(),
-                        [&](const auto& other) { return r.first < other.first && other.first <= r.last; });
+    const auto next = std::upper_bound(made_.residencies.begin(), made_.residencies.end(), r.first,
+                                       [](int first, const Residency& other) { return first < other.first; });
+    return next == made_.residencies.end() || next->first > r.last;
   }
 
   /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the
   /// micro-batch before is freed. A layer that needs more units at once than the limit has them
-  /// nevertheless.
+  /// nevertheless. Where units stay unsharded until their backward pass, which no limit can shorten, it holds from one
+  /// micro-batch to the next.
   void choose_issue_points() {
     IssuePoint earliest;  // gathers are issued in the order of use
     std::map<std::pair<int, Pass>, IssuePoint> freed;
     std::vector<int> ends;  // of the passing uses so far, sorted
+    std::vector<int> ends_here,
+        ends_before;  // of all uses of this micro-batch so far, and of the one before, sorted
+    int micro_batch = 0;
     for (auto& r : made_.residencies) {
+      if (const int m = made_.events[r.first].micro_batch; m != micro_batch) {
+        micro_batch = m;
+        ends_before = std::exchange(ends_here, {});
+        std::sort(ends_before.begin(), ends_before.end());
+      }
+      const auto place = std::ssize(ends_before) - spec_.options.limit_all_gathers + std::ssize(ends_here);
+      ends_here.push_back(r.last);
       const Prefetch mode = r.in_backward ? spec_.options.backward_prefetch
                                           : (spec_.options.forward_prefetch ? Prefetch::pre : Prefetch::none);
       const int ahead = static_cast<int>(ends.size()) - spec_.options.limit_all_gathers;
       r.issue = IssuePoint::before(r.first);
       if (mode == Prefetch::pre)
         r.issue = std::min(r.issue, ahead >= 0 ? IssuePoint::after(ends[ahead]) : IssuePoint{});
+      if (mode == Prefetch::pre && place >= 0 && place < std::ssize(ends_before))
+        r.issue = std::max(r.issue, IssuePoint::after(ends_before[static_cast<std::size_t>(place)]));
       if (mode == Prefetch::post && r.first > 0) r.issue = IssuePoint::after(r.first - 1);
       const auto before = freed.find({r.unit, r.pass});
       if (before != freed.end()) earliest = std::max(earliest, before->second);

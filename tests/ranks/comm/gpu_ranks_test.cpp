@@ -172,7 +172,7 @@ TEST(Workspace, OfPartsThatGpusExchangeIsBounded) {
   EXPECT_EQ(all_reduce_workspace(Backend::nccl, 10, 4, DType::float32), 4 * 10 * 4);  // small: whole
   EXPECT_EQ(all_reduce_workspace(Backend::nccl, 8000, 4, DType::float32), 3 * 2000 * 4);
   EXPECT_EQ(all_reduce_workspace(Backend::nccl, 8000, 4, DType::bfloat16), 3 * 2000 * 2 + 8000 * 4);
-  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  constexpr std::int64_t kMany = 8 * kExchangeBytes / 4;
   for (const int ranks : {2, 3, 8, 1000}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       EXPECT_LE(reduce_scatter_workspace(Backend::nccl, kMany / ranks * ranks, ranks, dtype), kExchangeBytes);
@@ -182,6 +182,21 @@ TEST(Workspace, OfPartsThatGpusExchangeIsBounded) {
       EXPECT_GT(all_reduce_workspace(Backend::nccl, kMany, ranks, dtype), kExchangeBytes / 2);
     }
   }
+}
+
+/// However large a unit is: else a reduction of many ranks would be as many messages as bytes.
+TEST(Workspace, IsEnoughForSixteenPieces) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 36;
+  for (const int ranks : {2, 3, 8, 2048}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const std::int64_t whole = kHuge / ranks * ranks;
+      EXPECT_LE(reduction_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 16) << ranks;
+      EXPECT_GE(reduction_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 15) << ranks;
+      EXPECT_LE(reduce_scatter_workspace(Backend::nccl, whole, ranks, dtype), whole * size_of(dtype) / 15);
+    }
+  }
+  EXPECT_EQ(reduction_pieces(Backend::nccl, kHuge, 8, DType::float32, Reduction::nccl), 1);
+  EXPECT_EQ(reduction_pieces(Backend::mpi, kHuge, 8, DType::float32, Reduction::tree), 1);
 }
 
 TEST(Workspace, IsThatOfMpiUnlessSaidOtherwise) {

@@ -110,6 +110,35 @@ TEST_F(Fit, AdvisesToDivideTheStateAmongReplicas) {
   EXPECT_THAT(refusal(small, small), EndsWith("it would fit with shard_optimizer_over_replicas = true"));
 }
 
+// Where neither of the two is enough, they are before another strategy than the one that was chosen.
+TEST_F(Fit, AdvisesToDivideTheStateAndToRecompute) {
+  options_.batch = {1, 512};
+  options_.strategy = Strategy::hybrid_shard;
+  options_.shard_group_size = 2;
+  has_smallest_units(options_);
+  const auto arena = [&](const EngineOptions& options) {
+    return compile_model(*model_, options, make_device_mesh(options.strategy, {0, 0, 0, 0}, 2),
+                         *device::make_cpu_sizes(1))
+        .arena_bytes[0];
+  };
+  EngineOptions recomputed = options_, full = options_;
+  recomputed.checkpointing = Checkpointing::full;
+  full.strategy = Strategy::full_shard;
+  EngineOptions both = recomputed;
+  both.shard_optimizer_over_replicas = true;
+  const std::int64_t most = arena(both);
+  ASSERT_GT(arena(recomputed), most);
+  ASSERT_GT(arena(full), most);
+  mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 2);
+  const auto fits = [&](const ArenaBytes& bytes, const DeviceMesh&) { return bytes[0] <= most; };
+  const auto sizes = device::make_cpu_sizes(1);
+  const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
+  ASSERT_TRUE(found);
+  std::string changes;
+  for (const auto& [field, value] : found->changes) changes += field + " = " + value + "; ";
+  EXPECT_EQ(changes, "checkpointing = full; shard_optimizer_over_replicas = true; ");
+}
+
 TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
   options_.batch = {1, 16};
   options_.strategy = Strategy::hybrid_shard;

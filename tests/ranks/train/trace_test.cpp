@@ -269,6 +269,12 @@ TEST_F(Traces, TheNextGatherIsIssuedWhereThePrefetchModeSays) {
           EXPECT_EQ(count(events, own->given_up, next.issued, computes), 0);
           continue;
         }
+        // Units that stay for the backward pass leave no room for those of the next micro-batch before that.
+        if (!fsdp::reshards_after_forward(fsdp.strategy) &&
+            events[next.issued].micro_batch != events[current.issued].micro_batch) {
+          EXPECT_GT(count(events, next.issued, next.first_use, computes), 0);
+          continue;
+        }
         EXPECT_LT(events[next.issued].begin, events[current.first_use].begin);
         ++seen[next.in_backward ? "pre in backward" : "pre in forward"];
       }

@@ -562,9 +562,9 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
       fits.out,
       ContainsRegex(
           "\nfits: needs about [0-9.]+ [MG]iB per GPU, a GPU has [0-9.]+ [MG]iB \\(--memory\\); narrowly: [^\n]*\n"
-          "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
+          "host memory fits: needs about [0-9.]+ [MG]iB per node, which has "));
   EXPECT_EQ(does_not.status, 2);
-  EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
+  EXPECT_THAT(does_not.out, HasSubstr("\nhost memory does not fit: needs about "));
   EXPECT_THAT(does_not.err,
               ContainsRegex("^llampi: needs [0-9.]+ [MG]iB of host memory per node, but a node has "
                             "[0-9.]+ [MG]iB; largest buffers: "));

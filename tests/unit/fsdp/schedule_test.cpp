@@ -656,6 +656,26 @@ std::pair<DType, bool> written_gradients(const ListCase& options) {
   return {*dtypes.begin(), rounded};
 }
 
+/// Units that stay until their backward pass leave no room for those of the next micro-batch before that.
+TEST(Schedule, NoUnitIsUnshardedAMicroBatchTooEarly) {
+  for (const int limit : {1, 2, 3}) {
+    SCOPED_TRACE(limit);
+    const auto lists =
+        make_lists({.layers = 6, .micro_batches = 2, .limit = limit, .reshard_after_forward = false});
+    int unsharded = 0;
+    for (const auto& action : lists.step.actions) {
+      if (action.op == Op::reshard) --unsharded;
+      if (action.op != Op::unshard) continue;
+      if (action.micro_batch == 1 && unsharded >= limit) {
+        EXPECT_EQ(action.unit, -1) << "unsharded beside " << unsharded << " others";
+        break;
+      }
+      ++unsharded;
+      if (action.micro_batch == 1) break;
+    }
+  }
+}
+
 TEST(Schedule, GpusRoundGradientsThatAreKeptInBfloat16AsTheyWriteThem) {
   for (const int ranks : {1, 2}) {
     ListCase options{

@@ -60,6 +60,22 @@ TEST(CollectiveTime, AReduceScatterIsAGatherBackwards) {
   EXPECT_DOUBLE_EQ(seconds(both), 2 * seconds(gather));
 }
 
+TEST(CollectiveTime, PartsThatAreSentApartAndPiecesCostTheirMessages) {
+  NetworkSpeed apart = round_numbers();
+  apart.sends_parts_apart = true;
+  const Phases together = reduce_scatter_phases(round_numbers(), kSixteenOnTwo, kBytes, Route::two_levels);
+  const Phases each = reduce_scatter_phases(apart, kSixteenOnTwo, kBytes, Route::two_levels);
+  // Two parts go through each of the seven other ranks of the node.
+  EXPECT_NEAR(each[0].latency_seconds, together[0].latency_seconds + 7 * apart.seconds_per_message, 1e-12);
+  EXPECT_EQ(each[0].transfer_seconds, together[0].transfer_seconds);
+  EXPECT_EQ(each[1].latency_seconds, together[1].latency_seconds);
+  const Phases pieces = in_pieces(each, 5);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_NEAR(pieces[i].latency_seconds, 5 * each[i].latency_seconds, 1e-12);
+    EXPECT_EQ(pieces[i].transfer_seconds, each[i].transfer_seconds);
+  }
+}
+
 TEST(CollectiveTime, OneLevelIsAllThereIs) {
   const NetworkSpeed network = round_numbers();
   for (const Route route : {Route::two_levels, Route::direct}) {
