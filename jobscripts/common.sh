@@ -109,6 +109,18 @@ progress() {
         END { print reached }'
 }
 
+# Whether the last two jobs have ended because a loss or gradient was not finite, at the same step. The first time that may be
+# a fault of the machine; a repeated step has the same bits.
+diverged_again() {
+    awk '
+        /"event":"end"/ {
+            before = last
+            last = ""
+            if (/"reason":"not_finite"/) { last = $0; sub(/.*"step":/, "", last); last += 0 }
+        }
+        END { exit !(last != "" && last == before) }' "$run_dir/history.jsonl" 2>/dev/null
+}
+
 # One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job
 # array get one each.
 prepare_run() {
@@ -132,7 +144,12 @@ check_first() {
     local status begin=$SECONDS
     # shellcheck disable=SC2034 # of pbs.sh
     check_seconds=0
-    if [[ ${JOB_CHECK:-0} != 1 || $is_new == no ]]; then return; fi
+    case ${JOB_CHECK:-0} in
+    0) return ;;
+    1) ;;
+    *) give_up "JOB_CHECK=$JOB_CHECK: use 1 (check before the first job's run) or 0" ;;
+    esac
+    if [[ $is_new == no ]]; then return; fi
     "${launch[@]}" "$llampi" check "${train[@]:2}"
     status=$?
     # shellcheck disable=SC2034
@@ -174,6 +191,10 @@ finish() {
     if ((status == 75)); then echo "stopped before the first step" >&2 && status=1; fi
     if [[ $chain == none ]]; then
         echo "failed with status $status (JOB_CHAIN=none: not submitted again)" >&2
+        exit "$status"
+    fi
+    if diverged_again; then
+        echo "failed with status $status for the second time at a step whose loss or gradient is not finite: a third job would too; not submitted again" >&2
         exit "$status"
     fi
     if ((failures >= ${JOB_RETRIES:-3})); then

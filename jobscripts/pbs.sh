@@ -21,6 +21,10 @@
 #PBS -j oe
 
 set -uo pipefail
+if [[ -z ${PBS_O_WORKDIR:-} ]]; then
+    echo "this is a script for PBS: submit it with qsub ${0##*/}" >&2
+    exit 2
+fi
 cd "$PBS_O_WORKDIR" || exit 2
 
 # PBS runs a copy of this file; the file that it shares with slurm.sh is in the usual places.

@@ -29,6 +29,10 @@ interrupted=no
 trap 'interrupted=yes' USR1 # until the ranks are there to be told
 # Slurm starts this in the folder that sbatch was called in, or that of --chdir.
 
+if [[ -z ${SLURM_JOB_ID:-} ]]; then
+    echo "this is a script for Slurm: submit it with sbatch ${0##*/}" >&2
+    exit 2
+fi
 job=$SLURM_JOB_ID
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "llampi/comm/agree.hpp"
@@ -151,6 +152,15 @@ void load_adapters(comm::World& world, device::Device& device, const std::filesy
     same("lora.rank", config.rank, there.rank);
     same("lora.alpha", config.alpha, there.alpha);
     same("lora.scaling", word_of(config.scaling), word_of(there.scaling));
+    std::set<std::string> names;
+    for (const auto& tensor : tensors) names.insert(tensor.name);
+    for (const auto& tensor : adapter.weights->tensors()) {
+      if (names.contains(tensor.name)) continue;
+      throw ConfigError({.field = "lora.targets",
+                         .value = config.targets,
+                         .problem = fmt::format("does not match {} of {}", tensor.name, path.string()),
+                         .remedy = "use an expression that matches all linear layers of these adapters"});
+    }
   });
   load_weights(world, device, *adapter.weights, tensors, pieces, reading);
 }

@@ -37,10 +37,11 @@ void Frame::close() {
 
 void Frame::lay_out(const std::filesystem::path& file) {
   close();
-  write_to(io::PosixFile::open_for_writing(file));
+  const auto out = io::PosixFile::open_for_writing(file);
+  write_to(out);
   const auto values_of_file = values();
   const std::int64_t end = values_of_file.empty() ? 0 : values_of_file.back().end;
-  std::filesystem::resize_file(file, static_cast<std::uintmax_t>(std::max(end, memory_.size())));
+  out.truncate(std::max(end, memory_.size()));
 }
 
 void Frame::complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums) {

@@ -7,6 +7,7 @@
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/core/error.hpp"
 
@@ -138,6 +139,10 @@ FileKind identify(const fs::path& path) try {
   }
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
+    if (holds_adapter(path))
+      throw_user_error(
+          "{} holds adapters (PEFT) and not the model that they belong to; give that model's folder",
+          path.string());
     throw_user_error(
         "the folder {} has neither a config.json nor checkpoints; give a Hugging Face folder, that of a "
         "run or a file",

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 
 #include "llampi/core/error.hpp"
@@ -24,7 +25,7 @@ std::optional<FoundCheckpoint> newest_readable(const std::vector<fs::path>& file
     if (find(refused, *file) != nullptr) continue;
     try {
       return FoundCheckpoint{*file, read_checkpoint_summary(*file)};
-    } catch (const UserError& error) {
+    } catch (const DamagedCheckpoint& error) {  // what only cannot be read now ends the start instead
       refused.push_back({*file, error.what()});
       log.warning("skipped a checkpoint: {}", error.what());
     }
@@ -37,11 +38,15 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files
   auto newest = newest_readable(files, refused, log);
   if (newest || files.empty()) return newest;
   std::vector<std::string> names;
-  for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(file->filename().string());
+  std::set<std::string> folders;
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {
+    names.push_back(file->string());
+    folders.insert(file->parent_path().string());
+  }
   throw_user_error(
-      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
-      "the folder checkpoints away (and metrics.jsonl, to keep it) to start from the beginning",
-      run_dir, fmt::join(names, ", "), find(refused, files.back())->reason);
+      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move {} away "
+      "(and metrics.jsonl, to keep it) to start from the beginning",
+      run_dir, fmt::join(names, ", "), find(refused, files.back())->reason, fmt::join(folders, " and "));
 }
 
 fs::path resolve_weights(const fs::path& weights, const Log& log) {

@@ -86,31 +86,28 @@ bool has_optimizer(const fs::path& file) {
   }
 }
 
-std::vector<fs::path> surplus_checkpoints(const fs::path& run_dir, const Retention& retention,
-                                          const std::vector<fs::path>& damaged) {
+std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention) {
   require(retention.newest >= 1, "at least one checkpoint is kept");
-  auto checkpoints = list_checkpoints(run_dir);
+  auto checkpoints = list_checkpoints(run.run_dir);
   std::erase_if(checkpoints, [&](const fs::path& file) {
-    return std::find(damaged.begin(), damaged.end(), file) != damaged.end();
+    return *checkpoint_step(file) > run.step || std::ranges::find(run.damaged, file) != run.damaged.end();
   });
-  const auto undamaged = checkpoints;
+  const auto all = checkpoints;
   const std::size_t newest = std::min(checkpoints.size(), static_cast<std::size_t>(retention.newest));
   checkpoints.resize(checkpoints.size() - newest);
   std::erase_if(checkpoints, [&](const fs::path& file) {
-    return retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
+    return retention.every > 0 && *checkpoint_step(file) % retention.every == 0;
   });
-  if (retention.continuable && !checkpoints.empty()) {
-    const auto newest_whole = std::find_if(undamaged.rbegin(), undamaged.rend(), has_optimizer);
-    if (newest_whole != undamaged.rend()) std::erase(checkpoints, *newest_whole);
-  }
+  if (checkpoints.empty()) return checkpoints;
+  const auto continuable = std::find_if(all.rbegin(), all.rend(), has_optimizer);
+  if (continuable != all.rend()) std::erase(checkpoints, *continuable);
   return checkpoints;
 }
 
-void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
-                       const std::vector<fs::path>& damaged) {
-  remove_unfinished_checkpoints(run_dir);
+void prune_checkpoints(const RunCheckpoints& run, const Retention& retention) {
+  remove_unfinished_checkpoints(run.run_dir);
   std::optional<UserError> first;
-  for (const auto& file : surplus_checkpoints(run_dir, retention, damaged)) {
+  for (const auto& file : surplus_checkpoints(run, retention)) {
     try {
       remove_file(file);
     } catch (const UserError& error) {  // the others go

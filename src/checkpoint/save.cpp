@@ -174,9 +174,11 @@ void explained(const Job& job, const std::function<void()>& work) {
   } catch (const SourceError&) {
     throw;
   } catch (const UserError& error) {
+    const bool is_full = std::string_view(error.what()).find("ermission denied") == std::string_view::npos;
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),
-         .remedy = fmt::format("make room there, or {}", job.other_place)});
+         .remedy =
+             fmt::format("{}, or {}", is_full ? "make room there" : "allow it there", job.other_place)});
   }
 }
 

@@ -270,6 +270,11 @@ Manual check_manual() { return with_keys(manual_of<CheckRequest>(kCheckUsage)); 
 int check_command(const Arguments& arguments) {
   return run_on_ranks([&](comm::World& world) {
     if (has_configuration(arguments)) return check_with_configuration(world, arguments);
+    for (const std::string& argument : arguments) {
+      const std::string name = argument.substr(0, argument.find('='));
+      if (name == "--skip-arithmetic" || name == "--machine")
+        throw_user_error("{} needs a configuration: give --config, or keys of llampi train", name);
+    }
     CheckRequest r;
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);

@@ -95,6 +95,14 @@ EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   const bool asks = request.data.empty();
   if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len requires --data; remove it");
   if (!asks && !request.answers.empty()) throw_user_error("--answers requires --questions; remove it");
+  const infer::TextOptions& text = request.asking.text;
+  for (const auto& [given, option] :
+       {std::pair(!text.tokenizer.empty(), "tokenizer"),
+        std::pair(text.chat_template != infer::TextOptions().chat_template, "template"),
+        std::pair(text.template_date != infer::TextOptions().template_date, "template-date"),
+        std::pair(request.asking.max_tokens != infer::QuestionOptions().max_tokens, "max-tokens")}) {
+    if (!asks && given) throw_user_error("--{} requires --questions; remove it", option);
+  }
   if (request.asking.overwrite && request.answers.empty())
     throw_user_error("--overwrite requires --answers; remove it");
   std::error_code ignored;

@@ -95,8 +95,8 @@ std::string parse_word(const Option& option, const Setting& setting) {
 void parse(const Option& option, const Setting& setting, bool& target) {
   if (option.flag && setting.value.empty()) {
     target = true;
-  } else if (setting.value == "true" || setting.value == "false") {
-    target = setting.value == "true";
+  } else if (const std::string word = lower_case(setting.value); word == "true" || word == "false") {
+    target = word == "true";
   } else {
     refuse(setting, "is neither true nor false");
   }

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <span>
 #include <string_view>
 #include <type_traits>
+
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::io {
 namespace {
@@ -95,11 +97,19 @@ std::string find_storage_problem(const std::string& text) {
   return {};
 }
 
-bool begins_with_text(const std::filesystem::path& path) {
-  std::array<char, 8> head{};
-  std::ifstream(path, std::ios::binary).read(head.data(), head.size());
-  return std::ranges::all_of(head,
-                             [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\t' || c == '\r'; });
+/// What a file is that is no HDF5 file, as far as its first bytes tell. @throws Error if these cannot be read
+std::string kind_by_head(const std::filesystem::path& path) {
+  std::array<char, 9> head{};
+  const std::size_t count =
+      PosixFile::open_for_reading(path).read_at(0, std::as_writable_bytes(std::span(head)));
+  const std::string_view text(head.data(), count);
+  if (text.starts_with("GGUF")) return "is a GGUF file, which llampi does not read";
+  // A length in 64 bits, little-endian, and JSON.
+  if (text.size() == 9 && text[8] == '{' && text[6] == 0 && text[7] == 0)
+    return "is a safetensors file; give the folder that holds it, with its config.json";
+  const bool is_text = std::ranges::all_of(
+      text, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\t' || c == '\r'; });
+  return is_text ? "is not an HDF5 file, but text" : "is not an HDF5 file, or is damaged at its beginning";
 }
 
 /// A folder, a text file and a missing file each get their own sentence.
@@ -122,11 +132,8 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(path, error) == 0) {
     throw DamagedFile(fmt::format("{} is empty; an HDF5 file is expected", path.string()));
   }
-  if (H5Fis_hdf5(path.c_str()) <= 0) {
-    throw DamagedFile(
-        fmt::format("{} is not an HDF5 file{}", path.string(),
-                    begins_with_text(path) ? ", but text" : ", or is damaged at its beginning"));
-  }
+  if (H5Fis_hdf5(path.c_str()) <= 0)
+    throw DamagedFile(fmt::format("{} {}", path.string(), kind_by_head(path)));
 }
 
 std::string name_of(hid_t object, ssize_t (*get_name)(hid_t, char*, std::size_t), const char* unnamed) {
@@ -171,6 +178,9 @@ File open_file(const std::filesystem::path& path) {
           "HDF5_USE_FILE_LOCKING=FALSE where the file system has no locks",
           path.string(), failure.reason());
     }
+    // The file may be whole where the operating system could not read it.
+    if (failure.reason().find("errno = ") != std::string::npos)
+      throw_user_error("{} cannot be read ({})", path.string(), failure.reason());
     throw DamagedFile(
         fmt::format("{} is truncated or damaged and cannot be read ({})", path.string(), failure.reason()));
   }

@@ -140,7 +140,13 @@ void PosixFile::truncate(std::int64_t bytes) const {
 }
 
 void PosixFile::sync() const {
-  if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
+  if (retry([&] { return ::fsync(descriptor_); }) == 0) return;
+  const int error = errno;
+  struct stat status {};
+  const bool is_folder = ::fstat(descriptor_, &status) == 0 && S_ISDIR(status.st_mode);
+  if (is_folder && (error == EINVAL || error == ENOTSUP)) return;  // some file systems cannot sync one
+  errno = error;
+  fail(path_, "fsync", "written");
 }
 
 Lock PosixFile::lock() const {

@@ -83,7 +83,8 @@ double first_match(const std::vector<Entry>& entries, const model::Parameter& pa
 }  // namespace
 
 std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const GroupRules& rules) {
-  const auto no_decay = compile(rules.no_decay, "no_decay");
+  std::regex no_decay;
+  if (!rules.no_decay.empty()) no_decay = compile_used(rules.no_decay, "no_decay", parameters);
   const auto weight_decays = parse_list(rules.weight_decays, "weight_decays", parameters);
   const auto lr_factors = parse_list(rules.lr_factors, "lr_factors", parameters);
   std::regex frozen;

@@ -62,8 +62,8 @@ void check_together(const Config& c) {
   }
   if (c.optimizer.gradient_dtype != DType::float32 && c.fsdp.reduce_dtype != c.optimizer.gradient_dtype) {
     throw_user_error(
-        "optimizer.gradient_dtype = {} needs fsdp.reduce_dtype = {} too: sums are not kept in less than they "
-        "travel in",
+        "optimizer.gradient_dtype = {} needs fsdp.reduce_dtype = {} too: gradients are not stored in a "
+        "narrower dtype than they are communicated in",
         to_string(c.optimizer.gradient_dtype), to_string(c.optimizer.gradient_dtype));
   }
 }
@@ -126,6 +126,12 @@ std::optional<model::LoraConfig> lora_config(const Config& c) {
     if (c.lora.weights) throw_user_error("lora.weights = {} needs lora.rank", *c.lora.weights);
     if (c.lora.dropout > 0) throw_user_error("lora.dropout = {} needs lora.rank", c.lora.dropout);
     if (c.lora.base_dtype == DType::int8_blocks) throw_user_error("lora.base_dtype = int8 needs lora.rank");
+    const decltype(c.lora) defaults;
+    if (c.lora.alpha != defaults.alpha) throw_user_error("lora.alpha = {} needs lora.rank", c.lora.alpha);
+    if (c.lora.targets != defaults.targets)
+      throw_user_error("lora.targets = {} needs lora.rank", c.lora.targets);
+    if (c.lora.scaling != defaults.scaling)
+      throw_user_error("lora.scaling = {} needs lora.rank", word_of(c.lora.scaling));
     return std::nullopt;
   }
   return model::LoraConfig{.rank = c.lora.rank,

@@ -73,10 +73,11 @@ std::string checkpoint_json(std::int64_t step, const std::string& file, Checkpoi
   return text_of(line);
 }
 
-std::string end_json(std::int64_t step, const std::string& outcome, double time) {
+std::string end_json(const JobEnd& end, double time) {
   HistoryLine line = line_of("end", time);
-  line["step"] = step;
-  line["outcome"] = outcome;
+  line["step"] = end.step;
+  line["outcome"] = end.outcome;
+  if (!end.reason.empty()) line["reason"] = end.reason;
   return text_of(line);
 }
 

@@ -24,12 +24,18 @@ struct JobStart {
   std::map<std::string, std::int64_t> peak_bytes = {};  ///< what is in memory at the step's peak, by purpose
 };
 
+struct JobEnd {
+  std::int64_t step = 0;
+  std::string outcome;      ///< "done", "stopped" or "failed"
+  std::string reason = {};  ///< "not_finite": the loss or a gradient was; empty: another one, or none
+};
+
 /// Lines without their end.
 std::string start_json(const JobStart& start, double time);
 std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, double time);
 std::string checkpoint_json(std::int64_t step, const std::string& file, CheckpointContent content,
                             double seconds, double time);
-std::string end_json(std::int64_t step, const std::string& outcome, double time);
+std::string end_json(const JobEnd& end, double time);
 
 /// Appends lines. What cannot be written stays in memory: a run does not end because of its history. One rank has it.
 class HistoryFile {

@@ -62,8 +62,8 @@ void Journal::saved(const fs::path& file, std::int64_t step, CheckpointContent c
   write_prometheus();
 }
 
-void Journal::end(std::int64_t step, const std::string& outcome) {
-  if (folder_ && folder_->is_open()) folder_->history().append(end_json(step, outcome, unix_seconds()));
+void Journal::end(const JobEnd& end) {
+  if (folder_ && folder_->is_open()) folder_->history().append(end_json(end, unix_seconds()));
 }
 
 /// That there is no room for a line is told once, and again at the next save.

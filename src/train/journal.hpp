@@ -43,8 +43,7 @@ class Journal {
   void evaluation(std::int64_t step, double loss);
   /// A checkpoint has its name.
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);
-  /// @param outcome "done", "stopped" or "failed"
-  void end(std::int64_t step, const std::string& outcome);
+  void end(const JobEnd& end);
 
  private:
   void add_metrics(const std::string& line);

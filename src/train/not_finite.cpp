@@ -123,7 +123,7 @@ std::string find_not_finite(comm::World& world, device::Device& device, fsdp::En
   for (const auto& finding : findings) unit = finding.unit >= 0 ? std::min(unit, finding.unit) : unit;
   if (unit == std::numeric_limits<int>::max()) return text + ", all gradients are finite";
   const auto holders = ranks_with(findings, [&](const auto& finding) { return finding.unit == unit; });
-  return text + fmt::format(", the first unit whose gradient is not is {}, in the shard of {}",
+  return text + fmt::format(", the first unit with a gradient that is not finite is {}, in the shard of {}",
                             engine.compiled().units[static_cast<std::size_t>(unit)].name,
                             where(findings, holders));
 }

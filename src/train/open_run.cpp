@@ -65,8 +65,13 @@ void look_for_room(OpenRun& run) {
       // Also where weights are saved: when the run is told to stop, all of its state is.
       checkpoint::checkpoint_bytes(tensors_to_save(*run.engine, CheckpointContent::all),
                                    run.checkpoint_texts(), file_settings(run.config)),
-      fallback, damaged);
-  comm::on_rank_0(run.world, [&] { require_room(*run.room, run.log); });
+      fallback);
+  if (const auto step = checkpoint::checkpoint_step(run.start.checkpoint))
+    run.room->note_checkpoints(*step, std::move(damaged));
+  comm::on_rank_0(run.world, [&] {
+    if (!fallback.empty()) checkpoint::remove_unfinished_checkpoints(fallback);  // of a job that was killed
+    require_room(*run.room, run.log);
+  });
 }
 
 /// Else steps that bring a new kind of micro-batch would take longer.
@@ -147,6 +152,7 @@ void describe(OpenRun& run) {
   run.report->describe(run.total_steps);
   if (!run.start.checkpoint.empty())
     run.log.info("resumed from {} at step {}", run.start.checkpoint.string(), run.state.step);
+  warn_of_long_warmup(run.schedule, run.log);
   warn_of_zero_learning_rate(run.schedule, run.state.step + 1, run.log);
 }
 

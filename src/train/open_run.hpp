@@ -31,6 +31,8 @@ struct OpenRun : RunSetup {
   std::unique_ptr<RunReport> report = {};
   optim::LearningRateSchedule schedule = {};
   std::int64_t total_steps = 0;
+  std::string failure =
+      {};  ///< a word for what ends the run, where it is one that has a word: JobEnd::reason
   bool owes_evaluation = false;  ///< of the step at which the run was stopped
   std::unique_ptr<Room> room = {};
   std::unique_ptr<Saver> saver = {};  ///< destroyed before the engine, whose snapshot it reads

@@ -23,26 +23,30 @@ namespace fs = std::filesystem;
 
 using Checkpoint = checkpoint::FoundCheckpoint;
 
+/// What the run that wrote the checkpoint had as run.resume; empty where that is not known.
+std::string resume_of(const Checkpoint& checkpoint) {
+  return read_run_text(checkpoint.summary.texts.run_config).value("run.resume");
+}
+
 /// run.resume = FILE, which is gone or not whole: fine for a run that began from it and has saved since.
 /// @param problem "is gone" @param error is thrown if it did not, or has not
 Checkpoint newest_that_began_from(const Config& config, std::vector<checkpoint::Refused>& refused,
                                   const Log& log, const std::string& problem, const std::string& error) {
   const std::string& file = config.run.resume.file;
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
-  if (!own || !same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file))
-    throw UserError(error);
+  if (!own || !same_place(resume_of(*own), file)) throw UserError(error);
   log.info("run.resume = {} {}; {} began from it and continues from its own newest checkpoint", file, problem,
            config.run.dir);
   return *own;
 }
 
-/// Reads its summary; if that cannot be read, says why.
+/// Reads its summary; if it is damaged, says how.
 std::optional<std::string> read_or_reason(Checkpoint& checkpoint,
                                           const std::vector<checkpoint::Refused>& refused) {
   if (const auto* known = checkpoint::find(refused, checkpoint.file)) return known->reason;
   try {
     checkpoint.summary = checkpoint::read_checkpoint_summary(checkpoint.file);
-  } catch (const UserError& error) {
+  } catch (const checkpoint::DamagedCheckpoint& error) {
     return error.what();
   }
   return std::nullopt;
@@ -87,6 +91,12 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
+  if (const auto began = resume_of(*own); !began.empty() && !same_place(began, place)) {
+    throw_user_error(
+        "run.resume = {} is at step {}, but {} has a checkpoint of step {} that did not begin from it; use another run.dir to "
+        "continue from the one, or run.resume = auto to continue the other",
+        place, given.summary.state.step, config.run.dir, own->summary.state.step);
+  }
   log.info(
       "run.resume = {} is at step {}; {} has continued from there, so the run continues from its own newest checkpoint",
       place, given.summary.state.step, config.run.dir);

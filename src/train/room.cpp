@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "llampi/core/error.hpp"
@@ -50,7 +51,7 @@ std::int64_t kept_bytes(const checkpoint::Retention& retention, std::int64_t sav
   const auto newest_whole = std::find_if(existing.rbegin(), existing.rend(),
                                          [](const SavedFile& file) { return file.has_optimizer; });
   const SavedFile* const continued_from =
-      retention.continuable && newest_whole != existing.rend() ? &*newest_whole : nullptr;
+      retention.weights_only && newest_whole != existing.rend() ? &*newest_whole : nullptr;
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < std::ssize(existing); ++i) {
     const auto& file = existing[static_cast<std::size_t>(i)];
@@ -105,12 +106,11 @@ RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& re
   return {files, files * bytes - freed};
 }
 
-Room::Room(const Config& config, std::int64_t bytes, fs::path fallback, std::vector<fs::path> damaged,
-           FreeBytes free)
+Room::Room(const Config& config, std::int64_t bytes, fs::path fallback, FreeBytes free)
     : config_(config),
       bytes_(bytes),
       fallback_(std::move(fallback)),
-      damaged_(std::move(damaged)),
+      saved_{config.run.dir, -1},
       free_(std::move(free)) {}
 
 /// Whether so many bytes fit, once `more` are freed.
@@ -124,7 +124,7 @@ std::vector<fs::path> Room::surplus_of_next() const try {
   checkpoint::Retention after_next = retention_of(config_);
   if (after_next.newest < 2) return {};
   --after_next.newest;
-  return checkpoint::surplus_checkpoints(config_.run.dir, after_next, damaged_);
+  return checkpoint::surplus_checkpoints(saved_, after_next);
 } catch (const UserError&) {
   return {};
 }
@@ -157,6 +157,15 @@ std::optional<RoomProblem> Room::problem_of_fallback() const {
 }
 
 std::optional<RoomProblem> Room::problem_of_next() const {
+  if (rlimit limit{}; ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+                      limit.rlim_cur < static_cast<rlim_t>(bytes_)) {
+    return RoomProblem{
+        .text = fmt::format(
+            "a checkpoint of this model needs {}, and no file of this process may be larger than {}; raise "
+            "the limit with `ulimit -f unlimited`",
+            format_bytes(bytes_), format_bytes(static_cast<std::int64_t>(limit.rlim_cur))),
+        .is_fatal = true};
+  }
   if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return std::nullopt;
   if (fits_elsewhere()) {
     return RoomProblem{.text =
@@ -175,10 +184,10 @@ std::optional<RoomProblem> Room::problem_of_next() const {
 std::optional<std::string> Room::problem_at_the_end(const Saves& saves) const {
   const checkpoint::Retention retention = retention_of(config_);
   std::vector<SavedFile> existing;
-  bool looks = retention.continuable;  // for the newest that has the optimizer's state
+  bool looks = retention.weights_only;  // for the newest that has the optimizer's state
   const auto files = checkpoint::list_checkpoints(config_.run.dir);
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
-    if (std::find(damaged_.begin(), damaged_.end(), *file) != damaged_.end()) continue;
+    if (std::ranges::find(saved_.damaged, *file) != saved_.damaged.end()) continue;
     const bool is_continuable = looks && checkpoint::has_optimizer(*file);
     looks = looks && !is_continuable;
     existing.push_back({.step = *checkpoint::checkpoint_step(*file),
@@ -190,7 +199,7 @@ std::optional<std::string> Room::problem_at_the_end(const Saves& saves) const {
   const auto free = free_(folder());
   if (!free || *free >= end.bytes) return std::nullopt;
   const auto fewer = [&](std::int64_t newest, std::int64_t every) {
-    const checkpoint::Retention kept{static_cast<int>(newest), every, retention.continuable};
+    const checkpoint::Retention kept{static_cast<int>(newest), every, retention.weights_only};
     return room_at_the_end(saves, kept, bytes_, existing).bytes <= *free;
   };
   std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, *free / bytes_);

@@ -50,12 +50,14 @@ class Room {
 
   /// @param bytes of a checkpoint
   /// @param fallback the run's fallback_folder()
-  /// @param damaged checkpoints in run.dir, which are neither counted nor deleted
   Room(const Config& config, std::int64_t bytes, std::filesystem::path fallback,
-       std::vector<std::filesystem::path> damaged = {}, FreeBytes free = checkpoint::free_bytes);
+       FreeBytes free = checkpoint::free_bytes);
 
-  /// These checkpoints in run.dir are damaged, instead of those that were known so far.
-  void note_damaged(std::vector<std::filesystem::path> damaged) { damaged_ = std::move(damaged); }
+  /// As far as the run is now: see checkpoint::RunCheckpoints. Before that, no checkpoint is known that may be deleted.
+  void note_checkpoints(std::int64_t step, std::vector<std::filesystem::path> damaged) {
+    saved_.step = step;
+    saved_.damaged = std::move(damaged);
+  }
   /// Makes checkpoint.fallback_dir if one is named. @throws UserError if that fails
   void make_fallback_dir() const;
   /// checkpoint.fallback_dir, or the nearest folder above it while it is not there, cannot be written (fatal), or has no room for
@@ -89,7 +91,7 @@ class Room {
   const Config& config_;
   std::int64_t bytes_;
   std::filesystem::path fallback_;
-  std::vector<std::filesystem::path> damaged_;
+  checkpoint::RunCheckpoints saved_;
   FreeBytes free_;
   double looked_ = -1e9;
   bool is_short_ = false;

@@ -35,7 +35,7 @@ std::vector<fs::path> run_checkpoints(const Config& config) {
 checkpoint::Retention retention_of(const Config& config) {
   return {.newest = config.checkpoint.keep,
           .every = config.checkpoint.keep_every,
-          .continuable = config.checkpoint.content == CheckpointContent::weights};
+          .weights_only = config.checkpoint.content == CheckpointContent::weights};
 }
 
 }  // namespace llampi::train

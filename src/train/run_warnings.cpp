@@ -19,12 +19,17 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
         "more steps");
   } else if (steps < kSteps) {
     log.warning(
-        "the last of {} has learning rate 0 and trains nothing: set optimizer.min_lr above 0 "
-        "to use it",
-        count(steps, "step"));
+        "the last step, {}, has learning rate 0 and trains nothing: set optimizer.min_lr above 0 to use it",
+        last);
   } else {
     log.info("the last step has learning rate 0 (optimizer.min_lr)");
   }
+}
+
+void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log& log) {
+  if (schedule.warmup_steps <= schedule.total_steps) return;
+  log.warning("optimizer.warmup_steps = {} and the run has {}: the learning rate never reaches optimizer.lr",
+              schedule.warmup_steps, count(schedule.total_steps, "step"));
 }
 
 void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,
@@ -41,7 +46,21 @@ void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::
     warn(f.nccl_copy_engines, "fsdp.nccl_copy_engines = true", cpus);
     warn(f.nccl_split_share, "fsdp.nccl_split_share = true", cpus);
     warn(f.reduction == comm::Reduction::nccl, "fsdp.reduction = nccl", cpus);
+    const std::string in_host_memory =
+        cpus + ", whose memory is that of the host: it is copied there for nothing";
+    warn(f.cpu_offload != CpuOffload::none, fmt::format("fsdp.cpu_offload = {}", word_of(f.cpu_offload)),
+         in_host_memory);
+    warn(config.activation.offload == ActivationOffload::residuals, "activation.offload = residuals",
+         in_host_memory);
   }
+  const bool keeps_units = !fsdp::reshards_after_forward(f.strategy);
+  warn(
+      keeps_units && f.backward_prefetch != Config().fsdp.backward_prefetch,
+      fmt::format("fsdp.backward_prefetch = {}", word_of(f.backward_prefetch)),
+      fmt::format("with fsdp.strategy = {} units stay unsharded for the backward pass", word_of(f.strategy)));
+  const auto& o = config.optimizer;
+  warn(o.schedule == optim::Decay::constant && o.min_lr > 0, fmt::format("optimizer.min_lr = {}", o.min_lr),
+       "with optimizer.schedule = constant the learning rate does not fall");
   warn(f.all_reduce_stream && mesh.shard_count() == 1, "fsdp.all_reduce_stream = true",
        "shard groups have one rank, so nothing is reduced inside them meanwhile");
   warn(config.run.verify_replicas_every > 0 && mesh.replica_count() == 1,

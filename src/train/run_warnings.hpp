@@ -16,6 +16,9 @@ namespace llampi::train {
 void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log);
 
+/// Where the run ends before the warm-up.
+void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log& log);
+
 /// Of each key that asks for something and changes nothing in this run: one line with the reason.
 void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,
                                  const Log& log);

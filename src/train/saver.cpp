@@ -67,14 +67,14 @@ std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, 
 
 /// What one save needs, in whatever thread.
 struct Saver::Job {
-  fs::path file, run_dir;
+  fs::path file;
   std::vector<checkpoint::TensorInfo> tensors;
   std::vector<checkpoint::TensorPiece> pieces;
   checkpoint::TrainingState state;
   checkpoint::CheckpointTexts texts;
   checkpoint::FileSettings settings;
+  checkpoint::RunCheckpoints run;  ///< once this one is there
   checkpoint::Retention retention;
-  std::vector<fs::path> refused;
   CheckpointContent content;
 
   /// Collective. Returns the seconds until the checkpoint has its name.
@@ -87,7 +87,7 @@ struct Saver::Job {
   std::string tidy(const comm::World& world) const {
     if (world.rank() != 0) return "";
     try {
-      checkpoint::prune_checkpoints(run_dir, retention, refused);
+      checkpoint::prune_checkpoints(run, retention);
       return "";
     } catch (const std::exception& error) {
       return error.what();
@@ -97,7 +97,8 @@ struct Saver::Job {
 
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
-  run_.room.note_damaged(refused_beside({}));  // reading them finds more than opening them did
+  run_.room.note_checkpoints(saved_step_,
+                             refused_beside({}));  // reading them finds more than opening them did
   if (run_.world.rank() == 0) warn_of_surplus();
   if (run_.config.checkpoint.content == CheckpointContent::weights) {
     run_.log.info(
@@ -115,8 +116,8 @@ Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> 
 /// Of files that a run with other options kept. One more than stay is there where a run was killed.
 void Saver::warn_of_surplus() const try {
   const auto& config = run_.config;
-  const auto files =
-      checkpoint::surplus_checkpoints(config.run.dir, retention_of(config), refused_beside({}));
+  const auto files = checkpoint::surplus_checkpoints({config.run.dir, saved_step_, refused_beside({})},
+                                                     retention_of(config));
   if (files.size() < 2) return;
   run_.log.warning(
       "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints "
@@ -137,14 +138,13 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
   }
   return {.file = file,
-          .run_dir = config.run.dir,
           .tensors = tensors_to_save(run_.engine, content),
           .pieces = std::move(own),
           .state = state,
           .texts = run_.texts,
           .settings = std::move(settings),
+          .run = {config.run.dir, state.step, refused_beside(file)},
           .retention = retention_of(config),
-          .refused = refused_beside(file),
           .content = content};
 }
 
@@ -203,9 +203,9 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   if (folder.empty()) return false;
   run_.log.warning("{}", message_of(failure, run_.name_of));
   Job elsewhere = job;
-  elsewhere.run_dir = folder;
+  elsewhere.run.run_dir = folder;
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
-  elsewhere.retention = {.newest = 1, .continuable = job.retention.continuable};
+  elsewhere.retention = {.newest = 1, .weights_only = job.retention.weights_only};
   const auto second = comm::common_failure([&] {
     comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;
@@ -326,7 +326,7 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
   std::erase_if(refused_,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
-  run_.room.note_damaged(refused_beside({}));
+  run_.room.note_checkpoints(saved_step_, refused_beside({}));
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
   run_.tell_saved(file, step, content, seconds);
 }

@@ -64,7 +64,11 @@ Outcome Job::run(const Complain& complain) {
   if (error) keep_words(error);
   finish_what_is_saved();
   run_.record.act("writing how the run ended");
-  run_.journal.end(run_.state.step, error ? "failed" : outcome == Outcome::done ? "done" : "stopped");
+  run_.journal.end({.step = run_.state.step,
+                    .outcome = error                      ? "failed"
+                               : outcome == Outcome::done ? "done"
+                                                          : "stopped",
+                    .reason = error ? run_.failure : ""});
   if (error) {
     if (watchdog_) watchdog_->leave();
     std::rethrow_exception(error);

@@ -14,6 +14,7 @@
 #include "llampi/train/evaluate.hpp"
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
+#include "train/failure_message.hpp"
 #include "train/replicas.hpp"
 #include "train/run_warnings.hpp"
 #include "train/tuning.hpp"
@@ -129,7 +130,8 @@ bool TrainingLoop::do_what_is_due() {
   }
   if (step == run_.total_steps) {
     save(config.checkpoint.content);
-  } else if (!tally_.stops() && run_.due(config.checkpoint.every, step)) {  // else all is saved at once
+  } else if (!tally_.stops() &&
+             (saves_again_ || run_.due(config.checkpoint.every, step))) {  // else all is saved at once
     start_saving();
   }
   return true;
@@ -229,7 +231,7 @@ void TrainingLoop::start_agreement(const Batches& next_batches, double seconds_t
   StepFacts own;
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
   own.segments = device::most_segments(next_batches);
-  own.failed_ranks = failure_ || data_failure_ ? 1 : 0;
+  own.failed_ranks = failure_ || data_failure_ || save_failure_ ? 1 : 0;
   own.stop = tally_.own(seconds_to_go_on);
   if (unreported_) {
     own.losses = unreported_->losses;
@@ -275,7 +277,8 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   }
   run_.record.act("reporting the step");
   attempt([&] { run_.journal.write(metrics); });
-  if (run_.world.rank() == 0) {
+  if (run_.world.rank() == 0 &&
+      !run_.saver->is_under_way()) {  // which takes room, and frees some when it is done
     if (const auto problem = run_.room->new_problem(steady_seconds())) run_.log.warning("{}", *problem);
   }
   run_.journal.show(metrics);
@@ -285,7 +288,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
 /// Whether something follows that needs the losses of all ranks, or what they have to say.
 bool TrainingLoop::must_know_now(const StepMetrics& metrics) const {
   return run_.state.step == first_step_ || run_.state.step == run_.total_steps ||
-         !std::isfinite(metrics.grad_norm) ||
+         !std::isfinite(metrics.grad_norm) || saves_again_ ||
          run_.due(run_.config.run.verify_replicas_every, run_.state.step) ||
          run_.due(run_.config.train.eval_every, run_.state.step) ||
          run_.due(run_.config.checkpoint.every, run_.state.step);
@@ -298,7 +301,10 @@ void TrainingLoop::check_finite(const UnreportedStep& step) {
     return not_finite_.finite();
   const health::FlightPhase phase(run_.record, "looks for what is not finite");
   const std::string where = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
-  if (const auto reason = not_finite_.not_finite(metrics, where)) fail(*reason);
+  if (const auto reason = not_finite_.not_finite(metrics, where)) {
+    run_.failure = "not_finite";
+    fail(*reason);
+  }
 }
 
 /// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
@@ -314,6 +320,7 @@ void TrainingLoop::compare_replicas() {
 void TrainingLoop::fail(const std::string& reason) {
   finish_saving();
   settle();
+  note_failed_save();
   const std::int64_t saved = run_.saver->saved_step();
   throw comm::CommonError(fmt::format(
       "{}; {}", reason,
@@ -364,22 +371,38 @@ void TrainingLoop::settle_before_saving() {
   const health::FlightPhase phase(run_.record, "gets ready to save");
   finish_saving();
   settle();
+  note_failed_save();
   compare_replicas();
 }
 
 void TrainingLoop::save(CheckpointContent content) {
   settle_before_saving();
   run_.saver->save(run_.state, content);
+  saves_again_ = false;
 }
 
+/// After a save in the background that failed, training waits for this one, which may go to checkpoint.fallback_dir or wait for room.
 void TrainingLoop::start_saving() {
   settle_before_saving();
-  run_.saver->start(run_.state);
+  if (saves_again_) {
+    run_.saver->save(run_.state, run_.config.checkpoint.content);
+  } else {
+    run_.saver->start(run_.state);
+  }
+  saves_again_ = false;
 }
 
 /// A failure of this rank alone is not kept: the saves of other ranks wait for this one.
 void TrainingLoop::finish_saving() {
-  if (!failure_) failure_ = comm::common_failure([&] { run_.saver->finish(); });
+  if (const auto failure = comm::common_failure([&] { run_.saver->finish(); })) save_failure_ = failure;
+}
+
+/// Once all ranks have noticed it: it ends no run, whose state is still in memory.
+void TrainingLoop::note_failed_save() {
+  if (!save_failure_) return;
+  run_.log.warning("{}; the state is saved again, and training waits for that",
+                   message_of(std::exchange(save_failure_, nullptr), run_.texts.name_of));
+  saves_again_ = true;
 }
 
 /// Looks whether the save under way has come to its end. This rank may be the first to see it.
@@ -410,6 +433,7 @@ void TrainingLoop::throw_failures() {
   if (!failure_) failure_ = data_failure_;
   finish_saving();  // a save that failed there fails here
   settle();
+  note_failed_save();
 }
 
 }  // namespace llampi::train

@@ -79,6 +79,7 @@ class TrainingLoop {
   void start_saving();
   void finish_saving();
   void notice_save();
+  void note_failed_save();
   void settle_before_saving();
 
   // Failures of this rank.
@@ -98,6 +99,9 @@ class TrainingLoop {
   double evaluation_seconds_ = 0;    ///< of the slowest so far
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
   std::exception_ptr data_failure_;  ///< likewise, but of the step after this one
+  std::exception_ptr
+      save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
+  bool saves_again_ = false;  ///< after this step, as the last save in the background failed
   std::optional<UnreportedStep> unreported_;
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double last_seconds_ = 0;          ///< of the last step, on this rank; 0: there was none

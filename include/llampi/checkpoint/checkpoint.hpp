@@ -197,19 +197,23 @@ void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
 /// Whether a run can continue exactly from this checkpoint: it has the optimizer's state. False for a damaged file.
 bool has_optimizer(const std::filesystem::path& file);
 
-/// Which checkpoints stay.
+/// Which checkpoints stay: these, and always the newest with optimizer state, from which a run can continue.
 struct Retention {
-  int newest = 3;            ///< so many; at least 1
-  std::int64_t every = 0;    ///< and those of steps that this divides; 0: none
-  bool continuable = false;  ///< and the newest with optimizer state: others may be without
+  int newest = 3;             ///< so many; at least 1
+  std::int64_t every = 0;     ///< and those of steps that this divides; 0: none
+  bool weights_only = false;  ///< the next ones have no optimizer state
 };
-/// Checkpoints to delete. @param damaged are left where they are, and do not count as newest
-std::vector<std::filesystem::path> surplus_checkpoints(
-    const std::filesystem::path& run_dir, const Retention& retention,
-    const std::vector<std::filesystem::path>& damaged = {});
+/// The checkpoints in the folder of a run that is at some step. Those of later steps were written by a job that got further: they
+/// do not count, and stay until the run replaces them.
+struct RunCheckpoints {
+  std::filesystem::path run_dir;
+  std::int64_t step = 0;  ///< of the newest checkpoint that the run has saved or continued from
+  std::vector<std::filesystem::path> damaged = {};  ///< are left where they are, and do not count either
+};
+/// Checkpoints to delete.
+std::vector<std::filesystem::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention);
 /// Deletes them, and what is left unfinished. One rank calls it. @throws UserError if one of them cannot be
 /// deleted, once all others are
-void prune_checkpoints(const std::filesystem::path& run_dir, const Retention& retention,
-                       const std::vector<std::filesystem::path>& damaged = {});
+void prune_checkpoints(const RunCheckpoints& run, const Retention& retention);
 
 }  // namespace llampi::checkpoint

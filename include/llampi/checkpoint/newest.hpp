@@ -17,7 +17,7 @@ struct FoundCheckpoint {
   CheckpointSummary summary;
 };
 
-/// A checkpoint of a run's folder that is not whole, or cannot be read.
+/// A checkpoint of a run's folder that is not whole.
 struct Refused {
   std::filesystem::path file;
   std::string reason;
@@ -25,10 +25,12 @@ struct Refused {
 /// Null if it is not among them.
 const Refused* find(const std::vector<Refused>& refused, const std::filesystem::path& file);
 
-/// The last of a run's checkpoints that can be read; nothing if there is none. What is in its values is not
+/// The last of a run's checkpoints that is not damaged; nothing if there is none. What is in its values is not
 /// looked at.
 /// @param files oldest first, as list_checkpoints() has them
-/// @param refused files that are not to be taken; those that cannot be read are added
+/// @param refused files that are not to be taken; damaged ones are added
+/// @throws UserError if one that would be taken cannot be read now, though it may be whole: it is locked, of a newer format, or
+/// without permission
 std::optional<FoundCheckpoint> newest_readable(const std::vector<std::filesystem::path>& files,
                                                std::vector<Refused>& refused, const Log& log);
 /// The same, but it is a mistake if there are checkpoints and all of them are damaged.

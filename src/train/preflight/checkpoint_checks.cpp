@@ -77,7 +77,8 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
     Found on_disk;
     std::vector<fs::path> damaged;
     for (const auto& file : refused) damaged.push_back(file.file);
-    const Room room(config, bytes, fallback_folder(config), damaged);
+    Room room(config, bytes, fallback_folder(config));
+    room.note_checkpoints(run.state.step, std::move(damaged));
     std::vector<std::string> problems;
     if (const auto of_next = room.problem_of_next()) {
       problems.push_back(of_next->text);

@@ -159,24 +159,51 @@ TEST_F(Train, AStopEndsAWaitForRoom) {
   }
 }
 
-TEST_F(Train, ASaveThatFailsInTheBackgroundEndsTheRunOnAllRanks) {
-  Config c = config("fails");
-  c.checkpoint.async = true;
-  c.train.steps = 200;
-  c.checkpoint.every = 2;
-  const auto folder = folder_ / "fails/checkpoints", aside = folder_ / "aside";
-  std::string sentence = "not refused";
-  try {
-    run(c, keeping_log([&](const std::string& line) {
+/// With room nowhere, which is known only when it is written.
+class FailsInTheBackground : public Train {
+ protected:
+  Config config_that_fails(const std::string& name) const {
+    Config c = config(name);
+    c.checkpoint.async = true;
+    c.checkpoint.every = 2;
+    c.checkpoint.wait_minutes = 0;
+    return c;
+  }
+  /// From the moment when step 6 is saved.
+  std::function<void(const std::string&)> obstructing(const Config& c) {
+    return
+        [folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside"](const std::string& line) {
           if (world().rank() != 0 || line.find("step-00000006.h5 in ") == std::string::npos) return;
           fs::rename(folder, aside);
           std::ofstream(folder) << "no folder";
-        }));
+        };
+  }
+};
+
+TEST_F(FailsInTheBackground, SavesAgainWhereTheFallbackIs) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config_that_fails("again");
+  c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+  ASSERT_EQ(run(c, keeping_log(obstructing(c))), Outcome::done);
+  EXPECT_TRUE(logged("the state is saved again, and training waits for that"));
+  const auto kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+  EXPECT_EQ(tensors_of(checkpoint::checkpoint_path(kept, 12)), tensors("whole", 12));
+  EXPECT_EQ(curve("again"), curve("whole"));
+}
+
+TEST_F(FailsInTheBackground, EndsTheRunOnAllRanksWhereThereIsNoRoomAtAll) {
+  Config c = config_that_fails("fails");
+  c.train.steps = 200;
+  const auto folder = folder_ / "fails/checkpoints", aside = folder_ / "aside";
+  std::string sentence = "not refused";
+  try {
+    run(c, keeping_log(obstructing(c)));
   } catch (const UserError& error) {
     sentence = error.what();
   }
   EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
-  EXPECT_TRUE(sentence.find("step-00000008.h5") != std::string::npos) << sentence;
+  EXPECT_TRUE(logged("step-00000008.h5"));
   EXPECT_LT(metrics("fails").size(), 200);
   if (world().rank() == 0) {
     fs::remove(folder);

@@ -97,6 +97,39 @@ TEST_F(CheckpointOptions, TheNewestFileWithAllStateIsKeptAndContinuedFrom) {
   EXPECT_EQ(curve("killed"), curve("whole"));
 }
 
+// Files of weights that an earlier job saved later on are no reason to delete what this one saves.
+TEST_F(CheckpointOptions, ARunThatWentBackKeepsWhatItSaves) {
+  run(config("whole"));
+  Config c = config("back");
+  c.checkpoint.content = CheckpointContent::weights;
+  c.checkpoint.keep = 1;
+  ASSERT_EQ(run(c, at_step(2, 0, [] { request_stop(); })), Outcome::stopped);
+  const auto first = checkpoint::list_checkpoints(c.run.dir).back();
+  c.checkpoint.keep = 2;
+  wait_for_all_ranks();
+  ASSERT_EQ(run(c), Outcome::done);
+  const auto of_step = [&](int step) { return checkpoint::checkpoint_path(c.run.dir, step); };
+  wait_for_all_ranks();
+  if (test_rank() == 0) {
+    std::filesystem::remove(of_step(12));  // as if the job had been killed
+    std::filesystem::copy_file(of_step(8), of_step(11));
+  }
+  wait_for_all_ranks();
+  for (const auto content : {CheckpointContent::all, CheckpointContent::weights}) {
+    SCOPED_TRACE(word_of(content));
+    c.checkpoint.content = content;
+    c.checkpoint.keep = 1;
+    const int step = content == CheckpointContent::all ? 5 : 8;
+    ASSERT_EQ(run(c, at_step(step, 0, [] { request_stop(); })), Outcome::stopped);
+    const auto files = checkpoint::list_checkpoints(c.run.dir);
+    EXPECT_EQ(std::ranges::count_if(files, checkpoint::has_optimizer), 1);
+    EXPECT_EQ(std::ranges::count(files, first), 0) << "a newer one is there";
+    wait_for_all_ranks();
+  }
+  ASSERT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("back"), curve("whole"));
+}
+
 // A file instead of the folder stands for a run.dir without room.
 TEST_F(CheckpointOptions, TheNewestFileWithAllStateIsKeptInTheFallbackFolderToo) {
   Config c = config("moved");

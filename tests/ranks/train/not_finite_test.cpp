@@ -147,10 +147,11 @@ TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
     const auto result = step(engine);
     EXPECT_FALSE(std::isfinite(result.grad_norm));
     EXPECT_TRUE(std::isfinite(result.loss_sum));
-    EXPECT_EQ(find_not_finite(world(), *device, engine, result.loss_sum),
-              "the loss of every rank is finite, the first unit whose gradient is not is model.layers.1, "
-              "in the shard of " +
-                  on_rank(holder));
+    EXPECT_EQ(
+        find_not_finite(world(), *device, engine, result.loss_sum),
+        "the loss of every rank is finite, the first unit with a gradient that is not finite is model.layers.1, "
+        "in the shard of " +
+            on_rank(holder));
   }
 }
 

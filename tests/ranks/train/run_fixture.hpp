@@ -170,7 +170,9 @@ class Train : public ::testing::Test {
 
   /// All tensors of a checkpoint, on one rank's memory.
   std::vector<std::vector<float>> tensors(const std::string& run, std::int64_t step) const {
-    const auto file = checkpoint::checkpoint_path(folder_ / run, step);
+    return tensors_of(checkpoint::checkpoint_path(folder_ / run, step));
+  }
+  static std::vector<std::vector<float>> tensors_of(const std::filesystem::path& file) {
     const auto infos = checkpoint::read_checkpoint_summary(file).tensors;
     std::vector<std::vector<float>> values;
     std::vector<checkpoint::TensorPiece> pieces;

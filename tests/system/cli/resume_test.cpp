@@ -132,6 +132,9 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
   expect_trained(from_folder, {"step 3/3"}, "b");
   const std::string from_file = "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=4";
   expect_trained(from_file, {"step 4/4"}, "c");
+  expect_trained("--train.steps=3", {"step 3/3"}, "own");
+  expect_refused(from_file, {"is at step 2, but own has a checkpoint of step 3 that did not begin from it"},
+                 "own");
   remove_checkpoint("b", 3);
   remove_checkpoint("c", 4);
   folder_.write("run/checkpoints/step-00000002.h5", "a part of it");
@@ -292,7 +295,7 @@ TEST_F(Resume, ALearningRateOfZeroIsSaid) {
   expect_trained("--train.steps=1 --optimizer.schedule=cosine",
                  {"warning: the only step to do has learning rate 0, so nothing is trained: set "
                   "optimizer.min_lr"});
-  expect_trained("--optimizer.schedule=linear", {"warning: the last of 2 steps has learning rate 0"}, "b");
+  expect_trained("--optimizer.schedule=linear", {"warning: the last step, 2, has learning rate 0"}, "b");
   const Ending none = trained("--optimizer.schedule=linear --optimizer.min_lr=1e-5", "c");
   EXPECT_EQ(none.status, 0) << none.err;
   EXPECT_THAT(none.out, Not(HasSubstr("learning rate")));

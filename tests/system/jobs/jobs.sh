@@ -8,7 +8,7 @@
 #   will_end "STATUS [STEP [START [CONTENT]]]"...
 #                                    how the ranks of the next jobs end, in order: with a checkpoint of STEP if it is given, after the
 #                                    checkpoint of START (otherwise the newest) and with all state unless CONTENT is weights. STEP
-#                                    "early": before the first step
+#                                    "early": before the first step. STATUS "not_finite": 1, by a loss that is not finite at step 7
 #   expect WHAT ACTUAL EXPECTED      fails the test, at its end, unless ACTUAL matches the pattern EXPECTED
 #   finish                           the status of the test
 
@@ -40,7 +40,9 @@ newest=$(ls "$run_dir/checkpoints" | sed -n 's/^step-0*\([0-9]*\).h5$/\1/p' | so
         touch "$run_dir/$file"
         echo '{"event":"checkpoint","time":3.5,"step":'"$step"',"file":"'"$file"'","content":"'"${content:-all}"'","seconds":0.1}'
     fi
+    if [[ $status == not_finite ]]; then echo '{"event":"end","time":4.5,"step":7,"outcome":"failed","reason":"not_finite"}'; fi
 } >>"$run_dir/history.jsonl"
+if [[ $status == not_finite ]]; then status=1; fi
 if [[ $status == 75 && -e $run_dir/stop ]]; then mv "$run_dir/stop" "$run_dir/stopped"; fi
 exit "$status"
 SH

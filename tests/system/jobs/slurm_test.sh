@@ -124,6 +124,20 @@ expect "one retry" "$(last scontrol)" "scontrol requeue 7"
 job JOB_RETRIES=1 SLURM_JOB_ID=8 -- input.ini
 expect "retries of another job do not count" "$(last scontrol)" "scontrol requeue 8"
 
+# A loss that is not finite is retried once, as it may be a fault of the machine; a second time at the same step it is not.
+fresh
+will_end not_finite not_finite not_finite
+job -- input.ini
+expect "the first loss that is not finite" "$(last scontrol) $log" "scontrol requeue 7 *retry 1 of 3*"
+job -- input.ini
+expect "the second one at the same step" "$status $(count "scontrol requeue") $log" "1 0 *for the second time*not submitted again*"
+
+# Not a job.
+log=$(env -u SLURM_JOB_ID bash jobscripts/slurm.sh input.ini 2>&1)
+expect "the script without Slurm" "$? $log" "2 this is a script for Slurm: submit it with sbatch slurm.sh"
+job JOB_CHECK=yes -- input.ini
+expect "a JOB_CHECK that is none" "$status $log" "2 JOB_CHECK=yes: use 1*"
+
 # Weights alone do not let the next job go on from where this one was, however often they are written.
 fresh
 will_end "75 151" "137 158 151 weights" "137 160 151 weights" "137 159 151 weights" "137 158 151 weights"

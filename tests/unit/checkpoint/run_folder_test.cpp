@@ -56,30 +56,38 @@ TEST_F(RunFolder, PruningKeepsTheNewest) {
                            "notes.tmp", "mine.h5"}) {
     touch(name);
   }
-  prune_checkpoints(run(), {2});
+  prune_checkpoints({run(), 10}, {2});
   EXPECT_THAT(listed(), ElementsAre("step-00000002.h5", "step-00000010.h5"));
   EXPECT_FALSE(fs::exists(checkpoints() / "step-00000002.h5.tmp"));
   EXPECT_TRUE(fs::exists(checkpoints() / "notes.tmp"));
   EXPECT_TRUE(fs::exists(checkpoints() / "mine.h5"));
-  prune_checkpoints(run(), {5});
+  prune_checkpoints({run(), 10}, {5});
   EXPECT_THAT(listed(), ElementsAre("step-00000002.h5", "step-00000010.h5"));
-  EXPECT_THROW(prune_checkpoints(run(), {0}), Error);
-  EXPECT_NO_THROW(prune_checkpoints(run() / "absent", {3}));
+  EXPECT_THROW(prune_checkpoints({run(), 10}, {0}), Error);
+  EXPECT_NO_THROW(prune_checkpoints({run() / "absent", 10}, {3}));
 }
 
 TEST_F(RunFolder, PruningCountsNoDamagedOnes) {
   for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000003.h5", "step-00000004.h5"})
     touch(name);
-  prune_checkpoints(run(), {1}, {checkpoint_path(run(), 4), checkpoint_path(run(), 1)});
+  prune_checkpoints({run(), 4, {checkpoint_path(run(), 4), checkpoint_path(run(), 1)}}, {1});
   EXPECT_THAT(listed(), ElementsAre("step-00000001.h5", "step-00000003.h5", "step-00000004.h5"));
+}
+
+/// A run that went back: what it saves is not surplus because an earlier job got further.
+TEST_F(RunFolder, PruningCountsAndDeletesNoneOfLaterSteps) {
+  for (const int step : {10, 20, 30, 80, 90, 100}) touch(fmt::format("step-{:08}.h5", step).c_str());
+  prune_checkpoints({run(), 30}, {2});
+  EXPECT_THAT(listed(), ElementsAre("step-00000020.h5", "step-00000030.h5", "step-00000080.h5",
+                                    "step-00000090.h5", "step-00000100.h5"));
 }
 
 TEST_F(RunFolder, PruningKeepsEverySoManyth) {
   for (const int step : {0, 5, 10, 15, 20, 25, 30, 35}) touch(fmt::format("step-{:08}.h5", step).c_str());
-  prune_checkpoints(run(), {.newest = 2, .every = 20});
+  prune_checkpoints({run(), 35}, {.newest = 2, .every = 20});
   EXPECT_THAT(listed(),
               ElementsAre("step-00000000.h5", "step-00000020.h5", "step-00000030.h5", "step-00000035.h5"));
-  prune_checkpoints(run(), {.newest = 1, .every = 15}, {checkpoint_path(run(), 35)});
+  prune_checkpoints({run(), 35, {checkpoint_path(run(), 35)}}, {.newest = 1, .every = 15});
   EXPECT_THAT(listed(), ElementsAre("step-00000000.h5", "step-00000030.h5", "step-00000035.h5"));
 }
 

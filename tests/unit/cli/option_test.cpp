@@ -117,7 +117,9 @@ TEST(Option, TruthIsSpelledOut) {
   bool yes = true;
   assign({"b", &yes, ""}, {"b", "false", ""});
   EXPECT_FALSE(yes);
-  for (const char* text : {"", "1", "yes", "TRUE"}) {
+  assign({"b", &yes, ""}, {"b", "True", ""});  // as Python writes it
+  EXPECT_TRUE(yes);
+  for (const char* text : {"", "1", "yes", "T"}) {
     expect_user_error(
         [&] {
           assign({"b", &yes, ""}, {"b", text, "X"});

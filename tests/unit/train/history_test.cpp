@@ -13,13 +13,15 @@ using namespace train;
 
 TEST(History, GrowsOverJobs) {
   const TemporaryFolder folder;
-  HistoryFile(folder / "history.jsonl").append(end_json(3, "stopped", 1.5));
+  HistoryFile(folder / "history.jsonl").append(end_json({3, "stopped"}, 1.5));
   HistoryFile(folder / "history.jsonl")
       .append(checkpoint_json(4, "checkpoints/x.h5", CheckpointContent::weights, 0.25, 2));
+  HistoryFile(folder / "history.jsonl").append(end_json({4, "failed", "not_finite"}, 3));
   EXPECT_EQ(
       read_text(folder / "history.jsonl"),
       "{\"event\":\"end\",\"time\":1.5,\"step\":3,\"outcome\":\"stopped\"}\n"
-      "{\"event\":\"checkpoint\",\"time\":2.0,\"step\":4,\"file\":\"checkpoints/x.h5\",\"content\":\"weights\",\"seconds\":0.25}\n");
+      "{\"event\":\"checkpoint\",\"time\":2.0,\"step\":4,\"file\":\"checkpoints/x.h5\",\"content\":\"weights\",\"seconds\":0.25}\n"
+      "{\"event\":\"end\",\"time\":3.0,\"step\":4,\"outcome\":\"failed\",\"reason\":\"not_finite\"}\n");
 }
 
 TEST(History, ATornLineStaysALineOfItsOwn) {

@@ -35,7 +35,7 @@ RoomAtTheEnd simulated(const Saves& saves, const checkpoint::Retention& retentio
   RoomAtTheEnd end;
   for (std::int64_t step = saves.step + 1; step <= saves.total_steps; ++step) {
     if (step != saves.total_steps && (saves.every == 0 || step % saves.every != 0)) continue;
-    files.push_back({.step = step, .bytes = kBytes, .has_optimizer = !retention.continuable});
+    files.push_back({.step = step, .bytes = kBytes, .has_optimizer = !retention.weights_only});
     kept =
         std::count_if(files.begin(), files.end(), [&](const auto& file) { return file.step > saves.step; });
     std::int64_t bytes = 0;
@@ -43,7 +43,7 @@ RoomAtTheEnd simulated(const Saves& saves, const checkpoint::Retention& retentio
     end = {kept, bytes - bytes_now};
     std::optional<std::int64_t> continuable;
     for (const auto& file : files) {
-      if (retention.continuable && file.has_optimizer) continuable = file.step;
+      if (retention.weights_only && file.has_optimizer) continuable = file.step;
     }
     for (std::size_t i = 0; static_cast<std::int64_t>(files.size() - i) > retention.newest;) {
       const bool stays =
@@ -71,7 +71,7 @@ TEST(Room, AtTheEndIsWhatASimulationHas) {
             EXPECT_TRUE(end.bytes == wanted.bytes && end.new_files == wanted.new_files) << fmt::format(
                 "steps {} to {}, every {}, keep {}, keep_every {}, continuable {}, {} files: {} bytes in {} files, not {} in "
                 "{}",
-                step, total, every, retention.newest, retention.every, retention.continuable, files.size(),
+                step, total, every, retention.newest, retention.every, retention.weights_only, files.size(),
                 end.bytes, end.new_files, wanted.bytes, wanted.new_files);
           }
         }
@@ -90,9 +90,10 @@ class RoomOfRun : public ::testing::Test {
     std::ofstream(checkpoint::checkpoint_path(config_.run.dir, step)) << std::string(kBytes, 'x');
   }
   Room room() {
-    return {config_, kBytes, fallback_folder(config_), {}, [this](const fs::path& folder) {
-              return free(folder);
-            }};
+    Room room(config_, kBytes, fallback_folder(config_),
+              [this](const fs::path& folder) { return free(folder); });
+    room.note_checkpoints(1000, {});
+    return room;
   }
   std::optional<std::int64_t> free(const fs::path& folder) const {
     const auto gone = 10 - std::ssize(checkpoint::list_checkpoints(config_.run.dir));
@@ -157,7 +158,7 @@ TEST_F(RoomOfRun, KeepsTheOnlyWholeCheckpointOnceAnotherIsKnownToBeDamaged) {
   for (const int step : {2, 4}) have(step);
   free_is(10);
   Room of_run = room();
-  of_run.note_damaged({checkpoint::checkpoint_path(config_.run.dir, 4)});  // found when it was read
+  of_run.note_checkpoints(4, {checkpoint::checkpoint_path(config_.run.dir, 4)});  // found when it was read
   of_run.make_some(log_);
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2);
   EXPECT_THAT(lines_, IsEmpty());
@@ -188,7 +189,7 @@ TEST_F(RoomOfRun, IsForeseen) {
 
 TEST_F(RoomOfRun, IsForeseenFromOneAnswerOfTheFileSystem) {
   int asked = 0;
-  const Room once(config_, kBytes, {}, {}, [&](const fs::path&) {
+  const Room once(config_, kBytes, {}, [&](const fs::path&) {
     return ++asked == 1 ? std::optional<std::int64_t>(kBytes)
                         : std::nullopt;  // as after a failure of statvfs
   });
@@ -215,7 +216,7 @@ TEST_F(RoomOfRun, IsWatchedWhileItShrinks) {
 }
 
 TEST_F(RoomOfRun, IsEnoughWhereNobodySays) {
-  Room unknown(config_, kBytes, {}, {}, [](const fs::path&) { return std::nullopt; });
+  Room unknown(config_, kBytes, {}, [](const fs::path&) { return std::nullopt; });
   EXPECT_FALSE(unknown.problem_of_next());
   EXPECT_EQ(unknown.problem_at_the_end({0, 100, 1}), std::nullopt);
   EXPECT_EQ(unknown.new_problem(100), std::nullopt);
