@@ -6,6 +6,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
 #include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/layer_action.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::plan {
@@ -338,54 +339,19 @@ class StepCounter {
   }
 
   void layer(const fsdp::Action& action, CountingOperations& device) const {
-    using fsdp::Slot;
     const device::Batch batch =
-        device::HostBatch::view_of(first(action, Slot::batch), options_.batch.sequences);
-    std::vector<Accumulate> accumulate;
-    for (const auto& operand : action.operands) {
-      if (operand.slot == Slot::parameter_gradient)
-        accumulate.push_back(operand.access == fsdp::Access::both ? Accumulate::yes : Accumulate::no);
-    }
-    const auto scales = all(action, Slot::fp8_scales), transposed = all(action, Slot::transposed);
-    std::vector<model::Fp8Weight> fp8_weights;
-    for (std::size_t i = 0; i < scales.size(); ++i)
-      fp8_weights.push_back(
-          {.scale = scales[i], .transposed = i < transposed.size() ? transposed[i] : Tensor{}});
-    const auto parameters = all(action, Slot::parameter), gradients = all(action, Slot::parameter_gradient),
-               saved = all(action, Slot::saved), scratch = all(action, Slot::scratch),
-               kv_cache = all(action, Slot::kv_cache), constants = all(action, Slot::constant);
+        device::HostBatch::view_of(first(action, fsdp::Slot::batch), options_.batch.sequences);
+    std::vector<Tensor> tensors;
+    for (const auto& operand : action.operands) tensors.push_back(tensor(operand));
     optim::StepScalars scalars;
     double loss_sum = 0;
-    model::LayerContext context{.operations = device,
-                                .batch = batch,
-                                .seq_len = options_.batch.seq_len,
-                                .dp_room = options_.batch.dp_room,
-                                .logits_bytes = options_.batch.logits_bytes,
-                                .input = first(action, Slot::input),
-                                .output = first(action, Slot::output),
-                                .gradient = first(action, Slot::residual_gradient),
-                                .parameters = parameters,
-                                .parameter_gradients = gradients,
-                                .accumulate = accumulate,
-                                .saved = saved,
-                                .scratch = scratch,
-                                .kv_cache = kv_cache,
-                                .constants = constants,
-                                .fp8_weights = fp8_weights,
-                                .fp8_counts = &scalars.fp8,
-                                .gradient_maximum = {scalars.gradient_maximum, DType::int32, 1, 1},
-                                .inverse_tokens = &scalars.inverse_tokens,
-                                .loss_sum = &loss_sum,
-                                .logits = {},
-                                .logits_row = 0};
-    const model::Layer& layer = *model_.layers()[static_cast<std::size_t>(action.layer)];
-    if (action.op == fsdp::Op::backward) {
-      layer.backward(context);
-    } else if (action.selective) {
-      layer.recompute(context);
-    } else {
-      layer.forward(context);
-    }
+    fsdp::issue_layer({.action = action,
+                       .tensors = tensors,
+                       .shape = options_.batch,
+                       .batch = batch,
+                       .scalars = &scalars,
+                       .loss_sum = &loss_sum},
+                      model_, device);
   }
 
   static void squares(const Tensor& gradient, CountingOperations& device) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
-#include "fsdp/program/gradient_sums.hpp"
+#include "fsdp/program/gradient_reductions.hpp"
 #include "fsdp/program/schedule.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -27,9 +27,10 @@ class Builder {
   explicit Builder(const ProgramSpec& spec)
       : spec_(spec),
         list_(spec),
-        sums_(list_),
+        gradients_(list_),
         schedule_(make_schedule(spec, in_place(list_.units))),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
+    at_.resize(schedule_.events.size());
     index_residencies();
     index_host_stays();
     find_parts();
@@ -45,8 +46,9 @@ class Builder {
   Program run() {
     emit_fp8_scales();
     for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
-    if (!spec_.forward_only && in_tree()) sums_.end();
-    if (!spec_.forward_only) emit_update(list_);
+    if (spec_.forward_only) return std::move(list_.program);
+    gradients_.end();
+    emit_update(list_);
     return std::move(list_.program);
   }
 
@@ -107,27 +109,23 @@ class Builder {
   }
 
   void index_residencies() {
-    first_at_.resize(schedule_.events.size());
-    last_at_.resize(schedule_.events.size());
     issued_at_.resize(2 * schedule_.events.size());
     for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i) {
       const auto& r = schedule_.residencies[i];
-      first_at_[r.first].push_back(i);
-      last_at_[r.last].push_back(i);
+      at_[r.first].first.push_back(i);
+      at_[r.last].last.push_back(i);
       issued_at_[r.issue.index].push_back(i);
     }
     arrivals_.resize(schedule_.residencies.size());
   }
 
   void index_host_stays() {
-    for (auto* at_event : {&leaves_after_, &returns_before_, &left_at_, &read_at_})
-      at_event->resize(schedule_.events.size());
     for (int i = 0; i < static_cast<int>(schedule_.host_stays.size()); ++i) {
       const HostStay& stay = schedule_.host_stays[i];
-      leaves_after_[stay.leaves].push_back(i);
-      returns_before_[stay.returns].push_back(i);
-      left_at_[stay.left].push_back(i);
-      read_at_[stay.read].push_back(i);
+      at_[stay.leaves].leaves.push_back(i);
+      at_[stay.returns].returns.push_back(i);
+      at_[stay.left].left.push_back(i);
+      at_[stay.read].read.push_back(i);
     }
     copied_out_.resize(schedule_.host_stays.size());
     copied_back_.resize(schedule_.host_stays.size());
@@ -154,7 +152,7 @@ class Builder {
     emit_unshards(IssuePoint::before(e));
     emit_compute(e);
     emit_departures(e);
-    for (const int i : last_at_[e]) {
+    for (const int i : at_[e].last) {
       const auto& r = schedule_.residencies[i];
       for (const int unit : with_followers(spec_.units, r.unit)) {
         if (list_.units[unit].in_place()) continue;
@@ -179,7 +177,7 @@ class Builder {
   }
 
   void emit_departures(int e) {
-    for (const int i : leaves_after_[e]) {
+    for (const int i : at_[e].leaves) {
       const int s = schedule_.host_stays[i].layer;
       copied_out_[i] = list_.push(
           {.op = Op::d2h,
@@ -196,7 +194,7 @@ class Builder {
 
   /// To memory that any action on the compute stream before it in the list may have freed.
   void emit_returns(int e) {
-    for (const int i : returns_before_[e]) {
+    for (const int i : at_[e].returns) {
       const int s = schedule_.host_stays[i].layer;
       const BufferId returned = list_.buffers.returned_activation(s);
       copied_back_[i] =
@@ -213,8 +211,8 @@ class Builder {
 
   /// What a computation waits for of residuals in host memory.
   void wait_for_residuals(int e, std::vector<int>& waits) {
-    for (const int i : left_at_[e]) waits.push_back(copied_out_[i]);
-    for (const int i : read_at_[e]) {
+    for (const int i : at_[e].left) waits.push_back(copied_out_[i]);
+    for (const int i : at_[e].read) {
       waits.push_back(copied_back_[i]);
       has_returned_[schedule_.host_stays[i].layer] = true;
     }
@@ -281,7 +279,7 @@ class Builder {
   /// waited for.
   std::vector<int> emit_arrivals(int e) {
     std::vector<int> arrived;
-    for (const int i : first_at_[e]) {
+    for (const int i : at_[e].first) {
       const auto& r = schedule_.residencies[i];
       for (const auto& [unit, arrival] : arrivals_[i]) {
         if (arrival >= 0) arrived.push_back(arrival);
@@ -360,7 +358,8 @@ class Builder {
     for (int k = 0; k < static_cast<int>(layer.backward_scratch.size()); ++k)
       operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));
     for (const auto& use : layer.parameters)
-      operands.push_back(gradient_operand(use.parameter, event, action.waits));
+      operands.push_back(gradients_.operand_of(unit_of_[use.parameter], use.parameter, parts_[use.parameter],
+                                               event.micro_batch, action.waits));
   }
 
   void add_common_operands(Action& action, const ComputeEvent& event) {
@@ -393,34 +392,6 @@ class Builder {
     if (is_loss && event.op == Op::forward) operands.push_back(write_of(lasting.logits, Slot::logits));
   }
 
-  /// A gradient that is reduced is unsharded from its first write to its reduction; one that is not is
-  /// written where it is kept, and micro-batches add up there. The first write overwrites, others add.
-  Operand gradient_operand(int parameter, const ComputeEvent& event, std::vector<int>& waits) {
-    const int unit = unit_of_[parameter];
-    const UnitPlan& plan = list_.units[unit];
-    if (!plan.trained) return write_of(BufferId::none, Slot::parameter_gradient);
-    const bool travels = plan.reduced && !plan.cast_gradient;  // otherwise its reduce buffer travels
-    if (travels && live_gradients_.insert(unit).second) wait_for_reductions(unit, waits);
-    const bool per_micro_batch = plan.reduced && (!spec_.options.accumulate_unsharded || in_tree());
-    const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
-    const bool first = written_.insert(key).second;
-    const BufferId gradient = in_tree()      ? sums_.gradient_of(unit, event.micro_batch)
-                              : plan.reduced ? list_.buffers.unsharded_gradient(unit)
-                                             : list_.buffers.sharded_gradient(unit);
-    return {gradient, Slot::parameter_gradient, first ? Access::write : Access::both, parts_[parameter]};
-  }
-
-  /// One gradient may still be travelling while the next is computed, unless it is of the same unit; those
-  /// before it must have left.
-  void wait_for_reductions(int unit, std::vector<int>& waits) {
-    if (pending_reductions_.empty()) return;
-    const auto& latest = list_.program.actions[pending_reductions_.back()];
-    const auto kept = latest.unit == unit ? pending_reductions_.end() : pending_reductions_.end() - 1;
-    if (kept == pending_reductions_.begin()) return;
-    waits.push_back(*(kept - 1));
-    pending_reductions_.erase(pending_reductions_.begin(), kept);
-  }
-
   bool writes_gradient(const ComputeEvent& event, int unit) const {
     if (event.op != Op::backward || !list_.units[unit].trained) return false;
     const auto& uses = spec_.specs[event.layer].parameters;
@@ -438,64 +409,31 @@ class Builder {
   }
 
   void emit_reductions(int e) {
-    const int m = schedule_.events[e].micro_batch;
-    if (!in_tree() && spec_.options.accumulate_unsharded && m + 1 < spec_.options.micro_batches) return;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (!last_write_of_micro_batch(e, u)) continue;
-      if (in_tree()) {
-        emit_tree_reduction(u, m);
-        continue;
-      }
-      if (list_.units[u].reduced) emit_reduction(u, m);
-      // A host that computes would have to stand still until the reduction is done.
-      if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.options.micro_batches)
-        emit_squares(list_, u, list_.units[u].reduced ? list_.last_reduction : list_.last_compute);
+      if (last_write_of_micro_batch(e, u)) gradients_.end_micro_batch(u, schedule_.events[e].micro_batch);
     }
   }
 
-  void emit_reduction(int unit, int m) {
-    live_gradients_.erase(unit);
-    BufferId gradient = list_.buffers.unsharded_gradient(unit);
-    if (list_.units[unit].cast_gradient) {
-      Action cast{.op = Op::cast_grads, .unit = unit, .micro_batch = m};
-      wait_for_reductions(unit, cast.waits);
-      cast.operands = {read_of(gradient), write_of(list_.buffers.reduce_buffer(unit))};
-      list_.push(std::move(cast));
-      gradient = list_.buffers.reduce_buffer(unit);
-    }
-    const auto accumulate = m > 0 && !spec_.options.accumulate_unsharded ? Accumulate::yes : Accumulate::no;
-    const BufferId shard = list_.buffers.sharded_gradient(unit);
-    pending_reductions_.push_back(push_reduction(list_, {unit, m, gradient, shard, accumulate}));
-    if (is_hybrid(spec_, unit) && m + 1 == spec_.options.micro_batches) push_all_reduce(list_, unit, m, 0);
-  }
-
-  /// The same in the order of a tree.
-  void emit_tree_reduction(int unit, int m) {
-    const int reduction = sums_.end_micro_batch(unit, m);
-    if (reduction < 0) return;
-    live_gradients_.erase(unit);
-    pending_reductions_.push_back(reduction);
-  }
-
-  bool in_tree() const { return spec_.options.sum_order == SumOrder::tree; }
+  /// What of the schedule begins or ends with an event.
+  struct AtEvent {
+    std::vector<int> first, last;                  ///< residencies: their first and last uses
+    std::vector<int> leaves, returns, left, read;  ///< host stays, see HostStay
+  };
 
   const ProgramSpec& spec_;
   Emission list_;
-  GradientSums sums_;
+  GradientReductions gradients_;
   Schedule schedule_;
   std::vector<int> unit_of_;
   std::vector<std::vector<int>> fp8_weights_;  // per layer: numbers of its weights in 8 bits
   std::vector<bool> is_cast_;                  // per unit: its shard, to 8 bits
   std::vector<Part> parts_;                    // per parameter
   std::vector<BufferId> source_;               // per unit: where layers read it now
-  std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
-  std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
-  std::vector<std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event
-  std::vector<int> copied_out_, copied_back_;                                        // per host stay: actions
-  std::vector<bool> has_returned_;         // per layer: its output is where it came back to
-  std::set<int> live_gradients_;           // units whose unsharded gradient is being written
-  std::vector<int> pending_reductions_;    // reductions that nothing has waited for yet
-  std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
+  std::vector<AtEvent> at_;
+  std::vector<std::vector<int>> issued_at_;    // residencies per issue point
+  std::vector<std::map<int, int>> arrivals_;   // per residency and unit: see emit_unshard
+  std::vector<int> copied_out_, copied_back_;  // per host stay: actions
+  std::vector<bool> has_returned_;             // per layer: its output is where it came back to
   int inputs_ = -1;
 };
 

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/handlers.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/layer_action.hpp"
 
 namespace llampi::fsdp {
 
-std::span<const Tensor> Call::all(Slot slot) const {
-  const auto is_of = [&](const Operand& operand) { return operand.slot == slot; };
-  const auto& operands = action.operands;
-  const auto begin = std::find_if(operands.begin(), operands.end(), is_of);
-  const auto end = std::find_if_not(begin, operands.end(), is_of);
-  return tensors.subspan(static_cast<std::size_t>(begin - operands.begin()),
-                         static_cast<std::size_t>(end - begin));
-}
+std::span<const Tensor> Call::all(Slot slot) const { return tensors_of(action, tensors, slot); }
 
 Tensor Call::find(Slot slot) const {
   const auto found = all(slot);
