@@ -109,16 +109,17 @@ progress() {
         END { print reached }'
 }
 
-# Whether the last two jobs have ended because a loss or gradient was not finite, at the same step. The first time that may be
+# Whether this job and the one before have ended because a loss or gradient was not finite, at the same step. The first time that may be
 # a fault of the machine; a repeated step has the same bits.
 diverged_again() {
-    awk '
+    awk -v earlier="${history_lines:-0}" '
         /"event":"end"/ {
             before = last
             last = ""
+            line = NR
             if (/"reason":"not_finite"/) { last = $0; sub(/.*"step":/, "", last); last += 0 }
         }
-        END { exit !(last != "" && last == before) }' "$run_dir/history.jsonl" 2>/dev/null
+        END { exit !(line > earlier && last != "" && last == before) }' "$run_dir/history.jsonl" 2>/dev/null
 }
 
 # One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job

@@ -148,6 +148,9 @@ FileKind identify(const fs::path& path) try {
         "run or a file",
         path.string());
   }
+  if (path.extension() == ".safetensors")
+    throw_user_error("{} is a safetensors file; give the folder that holds it, with its config.json",
+                     path.string());
   const io::Hdf5Lock lock;
   const auto file = io::hdf5::open_file(path);
   if (io::hdf5::has_attribute(file.id(), "format")) {

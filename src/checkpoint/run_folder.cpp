@@ -78,13 +78,22 @@ void remove_unfinished_checkpoints(const fs::path& run_dir) {
   }
 }
 
-bool has_optimizer(const fs::path& file) {
+namespace {
+
+/// Nothing where the file cannot be read just now.
+std::optional<bool> finds_optimizer(const fs::path& file) {
   try {
     return read_checkpoint_summary(file).has_optimizer;
-  } catch (const UserError&) {  // damaged
+  } catch (const DamagedCheckpoint&) {
     return false;
+  } catch (const Error&) {
+    return std::nullopt;
   }
 }
+
+}  // namespace
+
+bool has_optimizer(const fs::path& file) { return finds_optimizer(file).value_or(false); }
 
 std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention) {
   require(retention.newest >= 1, "at least one checkpoint is kept");
@@ -99,8 +108,12 @@ std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Reten
     return retention.every > 0 && *checkpoint_step(file) % retention.every == 0;
   });
   if (checkpoints.empty()) return checkpoints;
-  const auto continuable = std::find_if(all.rbegin(), all.rend(), has_optimizer);
-  if (continuable != all.rend()) std::erase(checkpoints, *continuable);
+  for (auto file = all.rbegin(); file != all.rend(); ++file) {
+    const auto has = finds_optimizer(*file);
+    if (has == false) continue;
+    std::erase(checkpoints, *file);
+    if (has) break;  // the newest with optimizer state; what cannot be read might be that
+  }
   return checkpoints;
 }
 

@@ -36,8 +36,8 @@ Table run_options(train::Config& c) {
       {"run.resume",
        spelled_resume(c.run.resume),
        "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
-       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has one of a "
-       "later step, that one",
+       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has a "
+       "later one that began from it, that one",
        {.name = "auto|never|FILE|FOLDER"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "

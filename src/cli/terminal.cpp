@@ -46,6 +46,7 @@ struct TerminalView::Before {
 TerminalView::TerminalView() : before_(std::make_unique<Before>()) {
   told_to_end = 0;
   struct sigaction action {};
+  action.sa_flags = SA_RESTART;  // what is being written is written; poll() wakes all the same
   action.sa_handler = [](int) { told_to_end = 1; };
   for (std::size_t i = 0; i < kEndings.size(); ++i) ::sigaction(kEndings[i], &action, &before_->actions[i]);
   action.sa_handler = [](int) {};  // only to wake from poll()

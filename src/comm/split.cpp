@@ -87,12 +87,25 @@ std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ra
   return std::max(bytes_of_piece(piece, ranks, dtype), bytes_of_piece(elements % piece, ranks, dtype));
 }
 
-std::int64_t reduction_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
-                              Reduction reduction) {
-  if (ranks == 1 || backend == Backend::mpi || !is_summed_in_tree(reduction, dtype)) return 1;
+namespace {
+
+bool is_whole(Backend backend, std::int64_t elements, int ranks, DType dtype, Reduction reduction) {
+  return elements < ranks || ranks == 1 || backend == Backend::mpi || !is_summed_in_tree(reduction, dtype);
+}
+
+}  // namespace
+
+std::int64_t reduce_scatter_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
+                                   Reduction reduction) {
+  if (is_whole(backend, whole_elements, ranks, dtype, reduction)) return 1;
   const std::int64_t shard = whole_elements / ranks;
-  if (shard == 0) return 1;
   return ceil_div(shard, split_reduce_scatter(shard, ranks, dtype, kExchangeBytes).elements);
+}
+
+std::int64_t all_reduce_pieces(Backend backend, std::int64_t elements, int ranks, DType dtype,
+                               Reduction reduction) {
+  if (is_whole(backend, elements, ranks, dtype, reduction)) return 1;
+  return ceil_div(elements, all_reduce_piece(elements, ranks, dtype, kExchangeBytes));
 }
 
 }  // namespace llampi::comm

@@ -25,10 +25,6 @@ Json parse_object(std::string_view line) {
     }
     if (what.find("surrogate") != std::string_view::npos)
       throw_user_error("the line has half of a surrogate pair (\\ud800 to \\udfff) at byte {}", error.byte);
-    const std::size_t at = error.byte > 0 ? error.byte - 1 : 0;
-    const std::string_view before = line.substr(0, std::min(at + 1, line.size()));
-    if (before.ends_with("N") || before.ends_with("Na") || before.ends_with("I") || before.ends_with("-I"))
-      throw_user_error("the line has NaN or Infinity at byte {}, which JSON has not", error.byte);
     if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
       const auto begin = line.find_first_not_of(" \t\r");
       if (begin != std::string_view::npos &&
@@ -39,6 +35,9 @@ Json parse_object(std::string_view line) {
       throw_user_error("the line breaks off within its JSON, after {}; the file may be truncated",
                        count(std::ssize(line), "byte"));
     }
+    const std::string_view at = line.substr(std::min(error.byte - 1, line.size()));
+    if (error.byte > 0 && (at.starts_with("NaN") || at.starts_with("Infinity")))
+      throw_user_error("the line has NaN or Infinity at byte {}, which are not JSON", error.byte);
     throw_user_error("the line is not valid JSON at byte {}", error.byte);
   } catch (const Json::exception&) {  // a number that no float64 can hold
     throw_user_error("the line holds a number that is out of range");
@@ -138,7 +137,7 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
   const auto messages = json.find("messages");
   if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
     tokenizer::Conversation conversation;
-    if (json.contains("system"))
+    if (const auto system = json.find("system"); system != json.end() && !system->is_null() && *system != "")
       conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});
     conversation.push_back({tokenizer::ChatRole::user, full_text_in(json, "prompt")});
     conversation.push_back({tokenizer::ChatRole::assistant, full_text_in(json, "completion")});

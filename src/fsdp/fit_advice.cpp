@@ -312,11 +312,11 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
     }
   }
   for (const auto& [base, more] :
-       {std::pair(joined(smallest, of_this_strategy), parts), std::pair(smallest, on_device),
-        std::pair(Changes(), units), std::pair(most_on_device, units), std::pair(smallest, others),
-        std::pair(most, units), std::pair(Changes(), narrow), std::pair(most_on_device, narrow),
-        std::pair(most, narrow), std::pair(with_units(most_on_device), narrow),
-        std::pair(with_units(most), narrow)}) {
+       {std::pair(smallest, of_this_strategy), std::pair(joined(smallest, of_this_strategy), parts),
+        std::pair(smallest, on_device), std::pair(Changes(), units), std::pair(most_on_device, units),
+        std::pair(smallest, others), std::pair(most, units), std::pair(Changes(), narrow),
+        std::pair(most_on_device, narrow), std::pair(most, narrow),
+        std::pair(with_units(most_on_device), narrow), std::pair(with_units(most), narrow)}) {
     if (auto fit = as_many_as_needed(q, base, more, ranks)) return fit;
   }
   return std::nullopt;

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 
 #include "llampi/io/posix_file.hpp"
@@ -106,7 +108,7 @@ std::string kind_by_head(const std::filesystem::path& path) {
   if (text.starts_with("GGUF")) return "is a GGUF file, which llampi does not read";
   // A length in 64 bits, little-endian, and JSON.
   if (text.size() == 9 && text[8] == '{' && text[6] == 0 && text[7] == 0)
-    return "is a safetensors file; give the folder that holds it, with its config.json";
+    return "is a safetensors file, and an HDF5 file is expected";
   const bool is_text = std::ranges::all_of(
       text, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\t' || c == '\r'; });
   return is_text ? "is not an HDF5 file, but text" : "is not an HDF5 file, or is damaged at its beginning";
@@ -155,6 +157,19 @@ void fail(const char* call, SourceLocation where) {
   throw Failure(call, stack.innermost, find_storage_problem(stack.all), where);
 }
 
+std::string Failure::system_error() const {
+  constexpr std::string_view kBefore = "errno = ";
+  const auto at = reason_.find(kBefore);
+  return at == std::string::npos
+             ? ""
+             : std::generic_category().message(std::atoi(reason_.c_str() + at + kBefore.size()));
+}
+
+void throw_if_unreadable(const Failure& failure, const std::filesystem::path& path) {
+  if (const auto error = failure.system_error(); !error.empty())
+    throw CallError("HDF5", fmt::format("{} cannot be read: {}", path.string(), error));
+}
+
 PropertyList file_access() {
   const Hdf5Lock lock;
   PropertyList properties(check(H5Pcreate(H5P_FILE_ACCESS), "H5Pcreate"));
@@ -178,9 +193,7 @@ File open_file(const std::filesystem::path& path) {
           "HDF5_USE_FILE_LOCKING=FALSE where the file system has no locks",
           path.string(), failure.reason());
     }
-    // The file may be whole where the operating system could not read it.
-    if (failure.reason().find("errno = ") != std::string::npos)
-      throw_user_error("{} cannot be read ({})", path.string(), failure.reason());
+    throw_if_unreadable(failure, path);
     throw DamagedFile(
         fmt::format("{} is truncated or damaged and cannot be read ({})", path.string(), failure.reason()));
   }

@@ -190,12 +190,15 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
     if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)
       return all_gather_phases(speed.network, group, bytes, speed.route);
-    const DType dtype = options.precision.reduce;
-    const std::int64_t pieces =
-        comm::reduction_pieces(speed.cores_copy_messages ? comm::Backend::mpi : comm::Backend::nccl,
-                               action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
-    if (action.op == fsdp::Op::reduce || action.op == fsdp::Op::reduce_scatter)
-      return in_pieces(reduce_scatter_phases(speed.network, group, bytes, speed.route), pieces);
+    const bool scatters = action.op == fsdp::Op::reduce || action.op == fsdp::Op::reduce_scatter;
+    std::int64_t pieces = 1;
+    if (const auto* summed = action.find(fsdp::Slot::input)) {
+      const DType dtype = compiled.step[summed->buffer].dtype;
+      const auto backend = speed.cores_copy_messages ? comm::Backend::mpi : comm::Backend::nccl;
+      pieces = (scatters ? comm::reduce_scatter_pieces : comm::all_reduce_pieces)(
+          backend, action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
+    }
+    if (scatters) return in_pieces(reduce_scatter_phases(speed.network, group, bytes, speed.route), pieces);
     return in_pieces(all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route),
                      pieces);
   };

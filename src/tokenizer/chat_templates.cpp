@@ -344,10 +344,12 @@ std::optional<ChatTemplate> recognise_template(const std::string& text) {
 ChatTemplate choose_template(const Tokenizer& tokenizer, const TemplateChoice& choice) {
   ChatTemplate chosen = choice.name == "auto" ? automatic_template(tokenizer, choice.trained_with)
                                               : named_template(choice.name);
-  // The folder's template may have one, as Qwen2's has.
+  // The folder's may have a default system message, as Qwen2's has.
   if (const auto own = tokenizer.chat_template();
-      own && choice.name != "auto" && chosen.format == ChatFormat::chatml)
-    chosen.default_system = outline_of(own->text).default_system;
+      own && choice.name != "auto" && chosen.format == ChatFormat::chatml) {
+    if (const auto found = recognise_template(own->text); found && found->format == ChatFormat::chatml)
+      chosen = *found;
+  }
   if (const auto missing = missing_token(tokenizer, chosen.format); !missing.empty()) {
     throw_user_error("the chat template {} needs the token {}, which the tokenizer {} does not have",
                      chosen.name, missing, tokenizer.name());

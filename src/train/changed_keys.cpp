@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
@@ -24,120 +23,126 @@ namespace {
 namespace fs = std::filesystem;
 using Values = std::map<std::string, std::string>;
 
+struct Rule {
+  Effect effect;
+  bool is_path = false;  ///< compared as places
+  bool is_of_this_start =
+      false;  ///< says where a run is and how this job begins it: no other run than before
+};
+
 /// Every key. The place to decide what a new one means for runs that continue.
-const std::map<std::string, Effect>& effects() {
+const std::map<std::string, Rule>& rules() {
   using enum Effect;
-  static const std::map<std::string, Effect> kEffects = {
-      {"run.dir", free},
-      {"run.device", free},
-      {"run.threads", free},
-      {"run.bind", free},
-      {"run.seed", curve},
-      {"run.resume", free},
-      {"run.resume_with_changes", free},
-      {"run.max_hours", free},
-      {"run.watchdog_seconds", free},
-      {"run.verify_replicas_every", free},
-      {"run.share_gpu", free},
-      {"run.deterministic", free},
-      {"run.tf32", curve},
-      {"run.attention", free},
-      {"run.attention_workspace", free},
-      {"run.logits_workspace", free},
-      {"run.tuning", free},
-      {"run.cuda_graph", free},
-      {"model.config", free},  // the models themselves are compared: check_same_model()
-      {"model.weights", beginning},
-      {"lora.rank", curve},
-      {"lora.alpha", curve},
-      {"lora.dropout", curve},
-      {"lora.targets", curve},
-      {"lora.scaling", curve},
-      {"lora.base_dtype", curve},
-      {"lora.weights", beginning},
-      {"data.train", free},  // its content is compared
-      {"data.eval", free},
-      {"data.seq_len", curve},
-      {"data.shuffle", curve},
-      {"data.document_mask", curve},
-      {"train.steps", length},
-      {"train.epochs", length},
-      {"train.micro_batch", free},
-      {"train.global_batch", curve},
-      {"train.eval_every", free},
-      {"train.not_finite", free},
-      {"optimizer.lr", curve},
-      {"optimizer.min_lr", curve},
-      {"optimizer.schedule", curve},
-      {"optimizer.warmup_steps", curve},
-      {"optimizer.beta1", curve},
-      {"optimizer.beta2", curve},
-      {"optimizer.eps", curve},
-      {"optimizer.weight_decay", curve},
-      {"optimizer.clip_grad_norm", curve},
-      {"optimizer.no_decay", curve},
-      {"optimizer.weight_decays", curve},
-      {"optimizer.lr_factors", curve},
-      {"optimizer.frozen", curve},
-      {"optimizer.loss_scale", beginning},
-      {"optimizer.master_dtype", curve},
-      {"optimizer.gradient_dtype", curve},
-      {"optimizer.moment_dtype", curve},
-      {"fsdp.strategy", free},
-      {"fsdp.wrap", free},
-      {"fsdp.wrap_min_params", free},
-      {"fsdp.wrap_modules", free},
-      {"fsdp.shard_group_size", free},
-      {"fsdp.shard_optimizer_over_replicas", free},
-      {"fsdp.accumulate", free},
-      {"fsdp.sum_order", free},
-      {"fsdp.reduction", free},
-      {"fsdp.nccl_ctas", free},
-      {"fsdp.nccl_window", free},
-      {"fsdp.nccl_copy_engines", free},
-      {"fsdp.nccl_split_share", free},
-      {"fsdp.all_reduce_stream", free},
-      {"fsdp.product_sms", free},
-      {"fsdp.backward_prefetch", free},
-      {"fsdp.forward_prefetch", free},
-      {"fsdp.limit_all_gathers", free},
-      {"fsdp.param_dtype", curve},
-      {"fsdp.product_dtype", free},  // state has no 8 bits: a run may change to them and back
-      {"fsdp.fp8_gradient_dtype", free},
-      {"fsdp.fp8_scales", free},
-      {"fsdp.reduce_dtype", curve},
-      {"fsdp.cpu_offload", free},
-      {"fsdp.offload_step", free},
-      {"fsdp.sync_init", free},
-      {"activation.checkpointing", free},
-      {"activation.offload", free},
-      {"checkpoint.every", free},
-      {"checkpoint.keep", free},
-      {"checkpoint.keep_every", free},
-      {"checkpoint.async", free},
-      {"checkpoint.fallback_dir", free},
-      {"checkpoint.wait_minutes", free},
-      {"checkpoint.content", free},
-      {"checkpoint.state_dtype", free},
-      {"checkpoint.io", free},
-      {"checkpoint.writers_per_node", free},
-      {"checkpoint.stripes", free},
-      {"checkpoint.stripe_bytes", free},
-      {"log.every", free},
-      {"log.trace", free},
-      {"log.plan", free},
-      {"log.tensorboard", free},
-      {"log.prometheus", free},
+  static const std::map<std::string, Rule> kRules = {
+      {"run.dir", {.effect = free, .is_path = true, .is_of_this_start = true}},
+      {"run.device", {free}},
+      {"run.threads", {free}},
+      {"run.bind", {free}},
+      {"run.seed", {curve}},
+      {"run.resume", {.effect = free, .is_path = true, .is_of_this_start = true}},
+      {"run.resume_with_changes", {.effect = free, .is_of_this_start = true}},
+      {"run.max_hours", {free}},
+      {"run.watchdog_seconds", {free}},
+      {"run.verify_replicas_every", {free}},
+      {"run.share_gpu", {free}},
+      {"run.deterministic", {free}},
+      {"run.tf32", {curve}},
+      {"run.attention", {free}},
+      {"run.attention_workspace", {free}},
+      {"run.logits_workspace", {free}},
+      {"run.tuning", {free}},
+      {"run.cuda_graph", {free}},
+      {"model.config",
+       {.effect = free, .is_path = true}},  // the models themselves are compared: check_same_model()
+      {"model.weights", {.effect = beginning, .is_path = true}},
+      {"lora.rank", {curve}},
+      {"lora.alpha", {curve}},
+      {"lora.dropout", {curve}},
+      {"lora.targets", {curve}},
+      {"lora.scaling", {curve}},
+      {"lora.base_dtype", {curve}},
+      {"lora.weights", {.effect = beginning, .is_path = true}},
+      {"data.train", {.effect = free, .is_path = true}},  // its content is compared
+      {"data.eval", {.effect = free, .is_path = true}},
+      {"data.seq_len", {curve}},
+      {"data.shuffle", {curve}},
+      {"data.document_mask", {curve}},
+      {"train.steps", {length}},
+      {"train.epochs", {length}},
+      {"train.micro_batch", {free}},
+      {"train.global_batch", {curve}},
+      {"train.eval_every", {free}},
+      {"train.not_finite", {free}},
+      {"optimizer.lr", {curve}},
+      {"optimizer.min_lr", {curve}},
+      {"optimizer.schedule", {curve}},
+      {"optimizer.warmup_steps", {curve}},
+      {"optimizer.beta1", {curve}},
+      {"optimizer.beta2", {curve}},
+      {"optimizer.eps", {curve}},
+      {"optimizer.weight_decay", {curve}},
+      {"optimizer.clip_grad_norm", {curve}},
+      {"optimizer.no_decay", {curve}},
+      {"optimizer.weight_decays", {curve}},
+      {"optimizer.lr_factors", {curve}},
+      {"optimizer.frozen", {curve}},
+      {"optimizer.loss_scale", {beginning}},
+      {"optimizer.master_dtype", {curve}},
+      {"optimizer.gradient_dtype", {curve}},
+      {"optimizer.moment_dtype", {curve}},
+      {"fsdp.strategy", {free}},
+      {"fsdp.wrap", {free}},
+      {"fsdp.wrap_min_params", {free}},
+      {"fsdp.wrap_modules", {free}},
+      {"fsdp.shard_group_size", {free}},
+      {"fsdp.shard_optimizer_over_replicas", {free}},
+      {"fsdp.accumulate", {free}},
+      {"fsdp.sum_order", {free}},
+      {"fsdp.reduction", {free}},
+      {"fsdp.nccl_ctas", {free}},
+      {"fsdp.nccl_window", {free}},
+      {"fsdp.nccl_copy_engines", {free}},
+      {"fsdp.nccl_split_share", {free}},
+      {"fsdp.all_reduce_stream", {free}},
+      {"fsdp.product_sms", {free}},
+      {"fsdp.backward_prefetch", {free}},
+      {"fsdp.forward_prefetch", {free}},
+      {"fsdp.limit_all_gathers", {free}},
+      {"fsdp.param_dtype", {curve}},
+      {"fsdp.product_dtype", {free}},  // state has no 8 bits: a run may change to them and back
+      {"fsdp.fp8_gradient_dtype", {free}},
+      {"fsdp.fp8_scales", {free}},
+      {"fsdp.reduce_dtype", {curve}},
+      {"fsdp.cpu_offload", {free}},
+      {"fsdp.offload_step", {free}},
+      {"fsdp.sync_init", {free}},
+      {"activation.checkpointing", {free}},
+      {"activation.offload", {free}},
+      {"checkpoint.every", {free}},
+      {"checkpoint.keep", {free}},
+      {"checkpoint.keep_every", {free}},
+      {"checkpoint.async", {free}},
+      {"checkpoint.fallback_dir", {.effect = free, .is_path = true}},
+      {"checkpoint.wait_minutes", {free}},
+      {"checkpoint.content", {free}},
+      {"checkpoint.state_dtype", {free}},
+      {"checkpoint.io", {free}},
+      {"checkpoint.writers_per_node", {free}},
+      {"checkpoint.stripes", {free}},
+      {"checkpoint.stripe_bytes", {free}},
+      {"log.every", {free}},
+      {"log.trace", {free}},
+      {"log.plan", {free}},
+      {"log.tensorboard", {free}},
+      {"log.prometheus", {.effect = free, .is_path = true}},
   };
-  return kEffects;
+  return kRules;
 }
 
-bool is_path(const std::string& key) {
-  static const std::set<std::string> kPaths = {
-      "run.dir",       "run.resume", "model.config", "model.weights",
-      "lora.weights",  "data.train", "data.eval",    "checkpoint.fallback_dir",
-      "log.prometheus"};
-  return kPaths.contains(key);
+/// Of keys that there are not, none applies.
+Rule rule_of(const std::string& key) {
+  const auto found = rules().find(key);
+  return found == rules().end() ? Rule{Effect::free} : found->second;
 }
 
 constexpr const char* kAutomatic = "auto";
@@ -145,11 +150,6 @@ constexpr const char* kAutomatic = "auto";
 /// Where such a key is `auto`, the decision is in the run's checkpoints.
 bool is_decided_once(const std::string& key) {
   return std::ranges::find(kDecidedKeys, key) != kDecidedKeys.end();
-}
-
-/// Keys that say where a run is and how this job begins it: no other run than before.
-bool is_of_this_start(const std::string& key) {
-  return key == "run.dir" || key == "run.resume" || key == "run.resume_with_changes";
 }
 
 std::string place_of(const std::string& path) {
@@ -162,7 +162,7 @@ std::string place_of(const std::string& path) {
 
 bool same_value(const std::string& key, const std::string& one, const std::string& other) {
   if (one == other) return true;
-  if (is_path(key)) return same_place(one, other);
+  if (rule_of(key).is_path) return same_place(one, other);
   const auto number = parse_number<double>(one);
   return number && number == parse_number<double>(other);
 }
@@ -228,7 +228,7 @@ Effect effect_of_length(const Continuing& run, const RunText& then) {
 }
 
 Effect effect_here(const Continuing& run, const Sides& sides, const Change& change) {
-  const Effect effect = effect_of(change.key).value_or(Effect::free);
+  const Effect effect = rule_of(change.key).effect;
   if (effect == Effect::length) return effect_of_length(run, sides.then);
   // A checkpoint that is given has its own weights, whatever else is.
   if (change.key == "model.weights" && run.config.run.resume.mode != ResumeFrom::Mode::automatic)
@@ -269,9 +269,9 @@ bool same_place(const std::string& one, const std::string& other) {
 }
 
 std::optional<Effect> effect_of(const std::string& key) {
-  const auto found = effects().find(key);
-  if (found == effects().end()) return std::nullopt;
-  return found->second;
+  const auto found = rules().find(key);
+  if (found == rules().end()) return std::nullopt;
+  return found->second.effect;
 }
 
 std::vector<Change> changes_of(const Continuing& run) {
@@ -281,7 +281,8 @@ std::vector<Change> changes_of(const Continuing& run) {
   if (data) changes.push_back(*data);
   for (const auto& [key, now] : sides.now.values) {
     Change change{key, sides.then.value(key), now};
-    if (is_of_this_start(key) || (data && key == data->key) || same_value(key, change.then, now)) continue;
+    if (rule_of(key).is_of_this_start || (data && key == data->key) || same_value(key, change.then, now))
+      continue;
     if (is_decided_once(key) && now == kAutomatic) continue;  // it stays what it was
     change.effect = effect_here(run, sides, change);
     changes.push_back(change);
@@ -340,6 +341,7 @@ std::string recorded_text(const Continuing& run) {
     if (const auto weights = then.note("model.weights"); !weights.empty())
       text = with_note(text, "model.weights", weights);
   }
+  if (const auto began = then.note(kBeganFrom); !began.empty()) text = with_note(text, kBeganFrom, began);
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
   for (const auto& [key, value] : read_run_text(run.texts.resolved).values) {
     if (is_decided_once(key) && value == kAutomatic) keep(key);

@@ -55,6 +55,9 @@ void report_changes(const Continuing& run, const std::vector<Change>& changes, c
 /// run.resume_with_changes
 void refuse_changes(const Config& config, const std::vector<Change>& changes, const std::string& source);
 
+/// Note of a run that began from a checkpoint (run.resume = FILE): which, as an absolute path.
+inline constexpr const char* kBeganFrom = "run.began_from";
+
 /// The configuration as it really is: what only counts at the beginning is the checkpoint's.
 std::string recorded_text(const Continuing& run);
 

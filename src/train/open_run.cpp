@@ -66,8 +66,7 @@ void look_for_room(OpenRun& run) {
       checkpoint::checkpoint_bytes(tensors_to_save(*run.engine, CheckpointContent::all),
                                    run.checkpoint_texts(), file_settings(run.config)),
       fallback);
-  if (const auto step = checkpoint::checkpoint_step(run.start.checkpoint))
-    run.room->note_checkpoints(*step, std::move(damaged));
+  run.room->note_checkpoints(run.start.step, std::move(damaged));
   comm::on_rank_0(run.world, [&] {
     if (!fallback.empty()) checkpoint::remove_unfinished_checkpoints(fallback);  // of a job that was killed
     require_room(*run.room, run.log);

@@ -23,9 +23,11 @@ namespace fs = std::filesystem;
 
 using Checkpoint = checkpoint::FoundCheckpoint;
 
-/// What the run that wrote the checkpoint had as run.resume; empty where that is not known.
-std::string resume_of(const Checkpoint& checkpoint) {
-  return read_run_text(checkpoint.summary.texts.run_config).value("run.resume");
+/// The checkpoint or run folder that the run of this checkpoint began from; of older programs, what its last job had as run.resume.
+std::string beginning_of(const Checkpoint& checkpoint) {
+  const RunText text = read_run_text(checkpoint.summary.texts.run_config);
+  const std::string noted = text.note(kBeganFrom);
+  return noted.empty() ? text.value("run.resume") : noted;
 }
 
 /// run.resume = FILE, which is gone or not whole: fine for a run that began from it and has saved since.
@@ -34,7 +36,7 @@ Checkpoint newest_that_began_from(const Config& config, std::vector<checkpoint::
                                   const Log& log, const std::string& problem, const std::string& error) {
   const std::string& file = config.run.resume.file;
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
-  if (!own || !same_place(resume_of(*own), file)) throw UserError(error);
+  if (!own || !same_place(beginning_of(*own), file)) throw UserError(error);
   log.info("run.resume = {} {}; {} began from it and continues from its own newest checkpoint", file, problem,
            config.run.dir);
   return *own;
@@ -91,10 +93,10 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
-  if (const auto began = resume_of(*own); !began.empty() && !same_place(began, place)) {
+  if (!same_place(beginning_of(*own), place) && !same_place(config.run.dir, place)) {
     throw_user_error(
-        "run.resume = {} is at step {}, but {} has a checkpoint of step {} that did not begin from it; use another run.dir to "
-        "continue from the one, or run.resume = auto to continue the other",
+        "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
+        "another run.dir to continue from the one, or run.resume = auto to continue the other",
         place, given.summary.state.step, config.run.dir, own->summary.state.step);
   }
   log.info(
@@ -227,11 +229,17 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   refuse_changes(config, changes, checkpoint->file.string());
   report_changes(run, changes, log);
   const checkpoint::TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
+  std::string run_text = recorded_text(run);
+  const auto own = run_checkpoints(config);
+  if (std::ranges::find(own, checkpoint->file) == own.end())
+    run_text =
+        with_note(run_text, kBeganFrom, fs::absolute(config.run.resume.file).lexically_normal().string());
   return {
       .checkpoint = checkpoint->file,
       .finished = is_finished(*checkpoint, config, state, log),
       .weights = config.lora.rank > 0 ? checkpoint::resolve_weights(*config.model.weights, log) : fs::path(),
-      .run_text = recorded_text(run),
+      .run_text = std::move(run_text),
+      .step = checkpoint->summary.state.step,
       .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
 }
 

@@ -27,9 +27,10 @@ struct Start {
   std::filesystem::path weights = {};
   std::filesystem::path adapter = {};  ///< from the beginning: what lora.weights names; empty: random
   std::string run_text = {};           ///< the configuration to record: as it really is
+  std::int64_t step = -1;              ///< of the checkpoint; -1: from the beginning
   std::string placement = {};          ///< the checkpoint's note run.placement: placement_note()
 
-  auto members() { return std::tie(checkpoint, finished, weights, adapter, run_text, placement); }
+  auto members() { return std::tie(checkpoint, finished, weights, adapter, run_text, step, placement); }
 };
 
 /// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.

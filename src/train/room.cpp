@@ -125,7 +125,7 @@ std::vector<fs::path> Room::surplus_of_next() const try {
   if (after_next.newest < 2) return {};
   --after_next.newest;
   return checkpoint::surplus_checkpoints(saved_, after_next);
-} catch (const UserError&) {
+} catch (const Error&) {
   return {};
 }
 

@@ -219,7 +219,7 @@ bool TrainingLoop::steps_are_long() const {
 /// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
 double TrainingLoop::seconds_to_go_on(int steps, double step_seconds) const {
   if (run_.config.run.max_hours <= 0) return 0;  // nobody asks
-  double seconds = (run_.saver->is_under_way() ? 3 : 2) * run_.saver->seconds_to_save_all();
+  double seconds = (run_.saver->is_under_way() || saves_again_ ? 3 : 2) * run_.saver->seconds_to_save_all();
   for (int i = 1; i <= steps; ++i)
     seconds += 1.5 * step_seconds +
                (run_.due(run_.config.train.eval_every, run_.state.step + i) ? evaluation_seconds_ : 0);
@@ -319,8 +319,8 @@ void TrainingLoop::compare_replicas() {
 /// Ends the run, once a save under way has come to its end. On all ranks.
 void TrainingLoop::fail(const std::string& reason) {
   finish_saving();
-  settle();
   note_failed_save();
+  settle();
   const std::int64_t saved = run_.saver->saved_step();
   throw comm::CommonError(fmt::format(
       "{}; {}", reason,
@@ -370,8 +370,8 @@ bool TrainingLoop::evaluate_now() {
 void TrainingLoop::settle_before_saving() {
   const health::FlightPhase phase(run_.record, "gets ready to save");
   finish_saving();
-  settle();
   note_failed_save();
+  settle();
   compare_replicas();
 }
 
@@ -400,8 +400,7 @@ void TrainingLoop::finish_saving() {
 /// Once all ranks have noticed it: it ends no run, whose state is still in memory.
 void TrainingLoop::note_failed_save() {
   if (!save_failure_) return;
-  run_.log.warning("{}; the state is saved again, and training waits for that",
-                   message_of(std::exchange(save_failure_, nullptr), run_.texts.name_of));
+  run_.log.warning("{}", message_of(std::exchange(save_failure_, nullptr), run_.texts.name_of));
   saves_again_ = true;
 }
 
@@ -431,9 +430,11 @@ void TrainingLoop::settle() {
 /// Once some rank has one: at the latest before the step whose data it has not.
 void TrainingLoop::throw_failures() {
   if (!failure_) failure_ = data_failure_;
-  finish_saving();  // a save that failed there fails here
-  settle();
+  finish_saving();
   note_failed_save();
+  settle();
+  if (saves_again_)
+    run_.log.info("the state is saved again after the next step, and training waits for that");
 }
 
 }  // namespace llampi::train

@@ -20,9 +20,11 @@ std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elemen
 std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype,
                                   Reduction reduction = Reduction::tree,
                                   std::int64_t exchange_bytes = kExchangeBytes);
-/// In so many pieces, one after another, `whole` is reduced, so that `exchange_bytes` are enough.
-std::int64_t reduction_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
-                              Reduction reduction);
+/// In so many pieces, one after another, `whole` or `values` is reduced, so that the scratch memory is enough.
+std::int64_t reduce_scatter_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
+                                   Reduction reduction);
+std::int64_t all_reduce_pieces(Backend backend, std::int64_t elements, int ranks, DType dtype,
+                               Reduction reduction);
 /// Those of MPI.
 inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
   return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);

@@ -47,10 +47,15 @@ class Failure : public CallError {
   /// "no space left on the device", "permission denied", ... if that is what made the call fail, so that it
   /// can be reported as the user's; else empty.
   const std::string& storage_problem() const { return storage_problem_; }
+  /// The operating system's words for the error that made a read fail ("Input/output error"), where it did: the file may be whole. Else empty.
+  std::string system_error() const;
 
  private:
   std::string reason_, storage_problem_;
 };
+
+/// Throws CallError where the operating system could not read the file, which says nothing about what is in it.
+void throw_if_unreadable(const Failure& failure, const std::filesystem::path& path);
 
 /// A file that HDF5 does not open because it was cut off or changed.
 class DamagedFile : public UserError {

@@ -190,13 +190,15 @@ TEST(Workspace, IsEnoughForSixteenPieces) {
   for (const int ranks : {2, 3, 8, 2048}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       const std::int64_t whole = kHuge / ranks * ranks;
-      EXPECT_LE(reduction_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 16) << ranks;
-      EXPECT_GE(reduction_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 15) << ranks;
+      EXPECT_LE(reduce_scatter_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 16) << ranks;
+      EXPECT_GE(reduce_scatter_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 15) << ranks;
       EXPECT_LE(reduce_scatter_workspace(Backend::nccl, whole, ranks, dtype), whole * size_of(dtype) / 15);
+      EXPECT_LE(all_reduce_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 16) << ranks;
+      EXPECT_GE(all_reduce_pieces(Backend::nccl, whole, ranks, dtype, Reduction::tree), 15) << ranks;
     }
   }
-  EXPECT_EQ(reduction_pieces(Backend::nccl, kHuge, 8, DType::float32, Reduction::nccl), 1);
-  EXPECT_EQ(reduction_pieces(Backend::mpi, kHuge, 8, DType::float32, Reduction::tree), 1);
+  EXPECT_EQ(reduce_scatter_pieces(Backend::nccl, kHuge, 8, DType::float32, Reduction::nccl), 1);
+  EXPECT_EQ(reduce_scatter_pieces(Backend::mpi, kHuge, 8, DType::float32, Reduction::tree), 1);
 }
 
 TEST(Workspace, IsThatOfMpiUnlessSaidOtherwise) {

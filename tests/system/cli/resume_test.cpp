@@ -132,9 +132,15 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
   expect_trained(from_folder, {"step 3/3"}, "b");
   const std::string from_file = "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=4";
   expect_trained(from_file, {"step 4/4"}, "c");
+  for (const char* options :
+       {"--run.resume=run/checkpoints/step-00000002.h5 --train.steps=3", "--train.steps=4",
+        "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=5"})
+    expect_trained(options, {"step "}, "mixed");  // a job in between does not make it forget where it began
   expect_trained("--train.steps=3", {"step 3/3"}, "own");
-  expect_refused(from_file, {"is at step 2, but own has a checkpoint of step 3 that did not begin from it"},
-                 "own");
+  expect_refused(
+      from_file,
+      {"is at step 2, but own has a checkpoint of step 3, which does not say that it began from there"},
+      "own");
   remove_checkpoint("b", 3);
   remove_checkpoint("c", 4);
   folder_.write("run/checkpoints/step-00000002.h5", "a part of it");

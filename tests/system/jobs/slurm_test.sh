@@ -126,11 +126,13 @@ expect "retries of another job do not count" "$(last scontrol)" "scontrol requeu
 
 # A loss that is not finite is retried once, as it may be a fault of the machine; a second time at the same step it is not.
 fresh
-will_end not_finite not_finite not_finite
+will_end not_finite not_finite "137 20"
 job -- input.ini
 expect "the first loss that is not finite" "$(last scontrol) $log" "scontrol requeue 7 *retry 1 of 3*"
 job -- input.ini
 expect "the second one at the same step" "$status $(count "scontrol requeue") $log" "1 0 *for the second time*not submitted again*"
+job -- input.ini --optimizer.lr=1e-4
+expect "another failure after them" "$(last scontrol) $log" "scontrol requeue 7 *status 137*retry 1 of 3*"
 
 # Not a job.
 log=$(env -u SLURM_JOB_ID bash jobscripts/slurm.sh input.ini 2>&1)

@@ -32,6 +32,8 @@ TEST(TextLine, SaysWhatIsWrong) {
     EXPECT_THAT(message(fmt::format(R"({{"text": "a", "n": {}}})", number)),
                 HasSubstr("NaN or Infinity at byte 2"));
   }
+  EXPECT_THAT(message(R"({"text": None})"), HasSubstr("not valid JSON at byte 10"));
+  EXPECT_THAT(message(R"({"text": "Name is N)"), HasSubstr("breaks off"));
   for (const char* line : {"[", "{", "  ["})
     EXPECT_THAT(message(line), HasSubstr("only a bracket: this is JSON over several lines"));
   EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
@@ -86,6 +88,10 @@ TEST(ConversationLine, GivesTheMessages) {
   ASSERT_EQ(with_system.size(), 3U);
   EXPECT_EQ(with_system[0].role, tokenizer::ChatRole::system);
   EXPECT_EQ(with_system[0].content, "s");
+  for (const char* none : {"null", R"("")"}) {
+    const auto line = fmt::format(R"({{"system": {}, "prompt": "p", "completion": "c"}})", none);
+    EXPECT_EQ(data::parse_conversation(line).size(), 2U) << line;
+  }
   const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
   EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);

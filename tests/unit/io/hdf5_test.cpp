@@ -98,6 +98,7 @@ TEST(Hdf5, FailuresCarryTheLibrarysReasonAndPrintNothing) {
     EXPECT_THAT(failure.what(), HasSubstr("H5Fopen failed: "));
     EXPECT_THAT(failure.reason(), HasSubstr("No such file or directory"));
     EXPECT_FALSE(failure.storage_problem().empty());
+    EXPECT_EQ(failure.system_error(), "No such file or directory");
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }

@@ -319,6 +319,23 @@ std::string digest_of(const tokenizer::Tokenizer& tokenizer, const tokenizer::Ch
   return digest(tokenizer::encode_chat(tokenizer, chosen, without_system(turns, 0), purpose), purpose);
 }
 
+// With its text, which token files and checkpoints record.
+TEST(ChatTemplates, OfAFolderIsTakenWithItsDefaultSystemMessageWhereChatmlIsNamed) {
+  const TemporaryFolder folder;
+  random_tokenizer(folder, "qwen");
+  std::string text = kChatml;
+  text.insert(text.find("{{"),
+              "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe "
+              "kind.<|im_end|>\\n' }}{% endif %}");
+  write_text(folder / "chat_template.jinja", text);
+  const auto tokenizer = tokenizer::make_tokenizer(folder.path().string());
+  for (const char* name : {"auto", "chatml"}) {
+    const auto chosen = tokenizer::choose_template(*tokenizer, {.name = name});
+    EXPECT_EQ(chosen.default_system, "Be kind.") << name;
+    EXPECT_EQ(chosen.text, text) << name;
+  }
+}
+
 TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
   std::ifstream file(fixture("chat/chat_templates.json"));
   const Json known = Json::parse(file);
