@@ -145,8 +145,7 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
     return result;
   }
   const train::CompiledRun run = train::compile_run(config, shape);
-  const double seconds =
-      plan::time_of_step(run.compiled.step.actions, time_actions(run, known).phases).seconds;
+  const double seconds = time_actions(run, known).time.seconds;
   result.predicted_tokens_per_second = figures.tokens_per_second * figures.step_seconds / seconds;
   result.checks.push_back(
       verdict_on_speed(figures.tokens_per_second, result.predicted_tokens_per_second, machine.name));

@@ -248,7 +248,7 @@ void predict(const PlanRequest& request, const train::CompiledRun& run, const Fi
   report.prediction = plan::Prediction{
       .machine = figures.machine->name,
       .parts = plan::parts_of(timed.work, *timed.speed.costs),
-      .time = plan::time_of_step(run.compiled.step.actions, timed.phases),
+      .time = timed.time,
       .tokens = tokens,
       .step_flops = run.model->flops_per_token(report.batch.seq_len) * tokens / report.machine.ranks,
       .peak_flops = figures.share * plan::peak_of(*figures.machine, report.precision.compute),
@@ -264,11 +264,10 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
     try {
       const train::CompiledRun run = train::compile_run(train::with_strategy(config, strategy), shape);
       const auto report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
-      times.push_back(
-          {.strategy = strategy,
-           .fits = report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
-           .time = plan::time_of_step(run.compiled.step.actions, time_actions(run, figures).phases),
-           .impossible = {}});
+      times.push_back({.strategy = strategy,
+                       .fits = report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
+                       .time = time_actions(run, figures).time,
+                       .impossible = {}});
     } catch (const UserError& error) {
       times.push_back({.strategy = strategy, .fits = {}, .time = {}, .impossible = sentence_of(error)});
     }

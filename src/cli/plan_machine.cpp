@@ -141,6 +141,7 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   figures.speed.node_of_rank = node_of_rank;
   figures.speed.cores_copy_messages = machine.backend == comm::Backend::mpi;
   figures.speed.network = network_of(r, machine, figures.machine);
+  figures.speed.shares_communicators = machine.backend == comm::Backend::nccl && config.fsdp.nccl_split_share;
   figures.speed.network.sends_parts_apart =
       machine.backend == comm::Backend::nccl && config.fsdp.reduction == comm::Reduction::tree;
   if (figures.machine)
@@ -165,6 +166,7 @@ TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptio
     timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
   }
   timed.phases = plan::action_phases(*run.model, options, run.mesh, run.compiled, timed.speed, timed.work);
+  timed.time = plan::time_of_step(run.compiled.step.actions, timed.phases, timed.speed.shares_communicators);
   return timed;
 }
 

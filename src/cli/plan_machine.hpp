@@ -55,6 +55,7 @@ struct TimedActions {
   plan::Speed speed;                   ///< with costs where each operation is counted
   std::vector<plan::ActionWork> work;  ///< likewise
   std::vector<plan::Phases> phases;
+  plan::StepTime time = {};  ///< of all
 };
 TimedActions time_actions(const train::CompiledRun& run, const Figures& figures);
 /// @param options of the run, but for the room for attention

@@ -332,7 +332,7 @@ class Trials {
     return few;
   }
   plan::StepTime time_compiled(const train::CompiledRun& run, const fsdp::EngineOptions& options) const {
-    return plan::time_of_step(run.compiled.step.actions, time_actions(run, options, q_.figures).phases);
+    return time_actions(run, options, q_.figures).time;
   }
 
   const TuneQuestion& q_;

@@ -8,6 +8,7 @@
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/fsdp/added_work.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::plan {
 namespace {
@@ -55,10 +56,13 @@ class Running {
 /// The streams of one rank.
 class Clock {
  public:
-  Clock(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases)
-      : actions_(actions), phases_(phases), done_(actions.size(), false) {
-    for (int i = 0; i < static_cast<int>(actions.size()); ++i)
-      queues_[actions[static_cast<std::size_t>(i)].stream.index()].push_back(i);
+  Clock(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases,
+        bool shares_communicators)
+      : actions_(actions),
+        phases_(phases),
+        shares_communicators_(shares_communicators),
+        done_(actions.size(), false) {
+    for (int i = 0; i < static_cast<int>(actions.size()); ++i) queues_[queue_of(i)].push_back(i);
   }
 
   StepTime run() {
@@ -72,6 +76,12 @@ class Clock {
   }
 
  private:
+  /// That of its stream. Collectives that share a communicator's resources have one queue.
+  std::size_t queue_of(int action) const {
+    const device::Stream stream = actions_[static_cast<std::size_t>(action)].stream;
+    return (shares_communicators_ && stream == fsdp::kReduceStream ? fsdp::kUnshardStream : stream).index();
+  }
+
   bool ready(int action) const {
     return std::ranges::all_of(actions_[static_cast<std::size_t>(action)].waits,
                                [&](int other) { return done_[static_cast<std::size_t>(other)]; });
@@ -122,13 +132,14 @@ class Clock {
       if (!running.done()) continue;
       const auto action = static_cast<std::size_t>(running.action());
       done_[action] = true;
-      busy_[actions_[action].stream.index()] = false;
+      busy_[queue_of(running.action())] = false;
     }
     std::erase_if(running_, [](const Running& running) { return running.done(); });
   }
 
   const std::vector<fsdp::Action>& actions_;
   const std::vector<Phases>& phases_;
+  bool shares_communicators_;
   std::vector<bool> done_;
   std::array<std::vector<int>, device::kStreams> queues_;
   std::array<std::size_t, device::kStreams> next_{};
@@ -227,9 +238,10 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
   return all;
 }
 
-StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases) {
+StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases,
+                      bool shares_communicators) {
   require(actions.size() == phases.size(), "time_of_step: phases are not those of the actions");
-  return Clock(actions, phases).run();
+  return Clock(actions, phases, shares_communicators).run();
 }
 
 }  // namespace llampi::plan

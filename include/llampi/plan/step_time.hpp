@@ -25,6 +25,8 @@ struct Speed {
   std::optional<Terms> costs = {};
   /// Messages inside a node are copied by what computes: CPUs.
   bool cores_copy_messages = false;
+  /// All-gathers and reductions run one after another: fsdp.nccl_split_share.
+  bool shares_communicators = false;
   double host_link_bytes_per_second = fsdp::kHostBytesPerSecond;  ///< each direction
 };
 
@@ -57,7 +59,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
                                   const Speed& speed, const std::vector<ActionWork>& work = {});
 
 /// Each stream has its actions one after another, each after those that it waits for. All ranks do the same at the same time.
-/// @param phases of each action
-StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases);
+/// @param phases of each action @param shares_communicators as Speed has it
+StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases,
+                      bool shares_communicators = false);
 
 }  // namespace llampi::plan

@@ -64,8 +64,7 @@ class PlanTuning : public ::testing::Test {
     const std::int64_t bytes =
         memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options.reduction);
     if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction)) return {.bytes = bytes};
-    return {plan::time_of_step(run.compiled.step.actions, time_actions(run, *figures_).phases).seconds,
-            bytes};
+    return {time_actions(run, *figures_).time.seconds, bytes};
   }
 
   /// That the search finds the fastest of all that fit, or one within 1 %, with far fewer plans.

@@ -34,7 +34,9 @@ class List {
   List& reduce(Phases phases, std::vector<int> waits = {}) {
     return add(Op::reduce, fsdp::kReduceStream, std::move(phases), std::move(waits));
   }
-  StepTime time() const { return time_of_step(actions_, phases_); }
+  StepTime time(bool shares_communicators = false) const {
+    return time_of_step(actions_, phases_, shares_communicators);
+  }
 
  private:
   std::vector<fsdp::Action> actions_;
@@ -66,6 +68,12 @@ TEST(StepTime, WhatSharesLinksTakesLonger) {
   // The latency of the first is over at 1; they share until 5, when it has all of its 2; then 1 of the second's is left.
   EXPECT_DOUBLE_EQ(
       List().gather({{Resource::in_node, 1, 2}}).reduce({{Resource::in_node, 0, 4}}).time().seconds, 6);
+}
+
+TEST(StepTime, CollectivesThatShareCommunicatorsAreOneAfterAnother) {
+  const List list = List().gather({{Resource::in_node, 0, 2}}).reduce({{Resource::between_nodes, 0, 5}});
+  EXPECT_DOUBLE_EQ(list.time(false).seconds, 5);
+  EXPECT_DOUBLE_EQ(list.time(true).seconds, 7);
 }
 
 TEST(StepTime, PhasesAreOneAfterAnother) {
