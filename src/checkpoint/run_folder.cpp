@@ -49,6 +49,17 @@ void remove_file(const fs::path& file) {
   if (error) throw_user_error("cannot delete {}: {}", file.string(), error.message());
 }
 
+/// Whether the checkpoint has optimizer state. Nothing where the file cannot be read just now.
+std::optional<bool> finds_optimizer(const fs::path& file) {
+  try {
+    return read_checkpoint_summary(file).has_optimizer;
+  } catch (const DamagedCheckpoint&) {
+    return false;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::optional<std::int64_t> checkpoint_step(const fs::path& file) {
@@ -77,21 +88,6 @@ void remove_unfinished_checkpoints(const fs::path& run_dir) {
     if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
   }
 }
-
-namespace {
-
-/// Nothing where the file cannot be read just now.
-std::optional<bool> finds_optimizer(const fs::path& file) {
-  try {
-    return read_checkpoint_summary(file).has_optimizer;
-  } catch (const DamagedCheckpoint&) {
-    return false;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-}  // namespace
 
 bool has_optimizer(const fs::path& file) { return finds_optimizer(file).value_or(false); }
 

@@ -204,10 +204,13 @@ train::PreflightCheck verdict_on_tensors(const selfcheck::CheckResult& result) {
           wrong, result.tensors.size())};
 }
 
+/// "--config" of "--config=FILE".
+std::string option_name(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
 /// True if training keys are given.
 bool has_configuration(const Arguments& arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
-    const std::string name = argument.substr(0, argument.find('='));
+    const std::string name = option_name(argument);
     return name == "--config" || (name.starts_with("--") && name.find('.') != std::string::npos);
   });
 }
@@ -271,9 +274,9 @@ int check_command(const Arguments& arguments) {
   return run_on_ranks([&](comm::World& world) {
     if (has_configuration(arguments)) return check_with_configuration(world, arguments);
     for (const std::string& argument : arguments) {
-      const std::string name = argument.substr(0, argument.find('='));
-      if (name == "--skip-arithmetic" || name == "--machine")
-        throw_user_error("{} needs a configuration: give --config, or keys of llampi train", name);
+      if (option_name(argument) == "--skip-arithmetic" || option_name(argument) == "--machine")
+        throw_user_error("{} needs a configuration: give --config, or keys of llampi train",
+                         option_name(argument));
     }
     CheckRequest r;
     const bool speaks = world.rank() == 0;

@@ -70,7 +70,7 @@ std::vector<MeasuredCollective> largest_collectives(const measure::Result& measu
     }
     if (largest == nullptr) continue;
     double seconds = plan::seconds(phases_of(network, group, bytes * 1e9, figures.speed.route));
-    if (figures.speed.cores_copy_messages && std::string_view(name) != "all_gather")
+    if (figures.speed.backend == comm::Backend::mpi && std::string_view(name) != "all_gather")
       seconds += seconds_of_sums(figures, group.ranks, bytes * 1e9);
     found.push_back({.name = name,
                      .seconds = largest->seconds,

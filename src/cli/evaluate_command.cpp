@@ -95,12 +95,12 @@ EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   const bool asks = request.data.empty();
   if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len requires --data; remove it");
   if (!asks && !request.answers.empty()) throw_user_error("--answers requires --questions; remove it");
-  const infer::TextOptions& text = request.asking.text;
+  const infer::QuestionOptions &asking = request.asking, defaults;
   for (const auto& [given, option] :
-       {std::pair(!text.tokenizer.empty(), "tokenizer"),
-        std::pair(text.chat_template != infer::TextOptions().chat_template, "template"),
-        std::pair(text.template_date != infer::TextOptions().template_date, "template-date"),
-        std::pair(request.asking.max_tokens != infer::QuestionOptions().max_tokens, "max-tokens")}) {
+       {std::pair(asking.text.tokenizer != defaults.text.tokenizer, "tokenizer"),
+        std::pair(asking.text.chat_template != defaults.text.chat_template, "template"),
+        std::pair(asking.text.template_date != defaults.text.template_date, "template-date"),
+        std::pair(asking.max_tokens != defaults.max_tokens, "max-tokens")}) {
     if (!asks && given) throw_user_error("--{} requires --questions; remove it", option);
   }
   if (request.asking.overwrite && request.answers.empty())

@@ -139,7 +139,7 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   }
   figures.speed.flops_per_second = r.tflops * 1e12;
   figures.speed.node_of_rank = node_of_rank;
-  figures.speed.cores_copy_messages = machine.backend == comm::Backend::mpi;
+  figures.speed.backend = machine.backend;
   figures.speed.network = network_of(r, machine, figures.machine);
   figures.speed.shares_communicators = machine.backend == comm::Backend::nccl && config.fsdp.nccl_split_share;
   figures.speed.network.sends_parts_apart =

@@ -42,6 +42,11 @@ std::int64_t bytes_of_piece(std::int64_t elements, int ranks, DType dtype) {
   return std::max(split.slice * bytes_of_slice_element(ranks, dtype), split.tail * ranks * size_of(dtype));
 }
 
+/// Whether the reduction is one piece in any case.
+bool is_whole(Backend backend, std::int64_t elements, int ranks, DType dtype, Reduction reduction) {
+  return elements < ranks || ranks == 1 || backend == Backend::mpi || !is_summed_in_tree(reduction, dtype);
+}
+
 }  // namespace
 
 AllReduceSplit split_all_reduce(std::int64_t elements, int ranks, DType dtype, std::int64_t multiple) {
@@ -86,14 +91,6 @@ std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ra
   const std::int64_t piece = all_reduce_piece(elements, ranks, dtype, exchange_bytes);
   return std::max(bytes_of_piece(piece, ranks, dtype), bytes_of_piece(elements % piece, ranks, dtype));
 }
-
-namespace {
-
-bool is_whole(Backend backend, std::int64_t elements, int ranks, DType dtype, Reduction reduction) {
-  return elements < ranks || ranks == 1 || backend == Backend::mpi || !is_summed_in_tree(reduction, dtype);
-}
-
-}  // namespace
 
 std::int64_t reduce_scatter_pieces(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
                                    Reduction reduction) {

@@ -205,9 +205,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     std::int64_t pieces = 1;
     if (const auto* summed = action.find(fsdp::Slot::input)) {
       const DType dtype = compiled.step[summed->buffer].dtype;
-      const auto backend = speed.cores_copy_messages ? comm::Backend::mpi : comm::Backend::nccl;
       pieces = (scatters ? comm::reduce_scatter_pieces : comm::all_reduce_pieces)(
-          backend, action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
+          speed.backend, action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
     }
     if (scatters) return in_pieces(reduce_scatter_phases(speed.network, group, bytes, speed.route), pieces);
     return in_pieces(all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route),
@@ -227,7 +226,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     if (!is_of_layer(action)) {
       Phases moved = phases_of(action);
       for (Phase& phase : moved) {
-        if (speed.cores_copy_messages && phase.resource == Resource::in_node)
+        // Messages inside a node are copied by what computes.
+        if (speed.backend == comm::Backend::mpi && phase.resource == Resource::in_node)
           phase.resource = Resource::device;
       }
       // Sums of what has come are formed after it.

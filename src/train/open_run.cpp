@@ -57,8 +57,6 @@ bool take_folder(OpenRun& run) {
 
 /// Before weights are read, which takes a while.
 void look_for_room(OpenRun& run) {
-  std::vector<fs::path> damaged;
-  for (const auto& file : run.refused) damaged.push_back(file.file);
   const fs::path fallback = comm::from_rank_0(run.world, [&] { return fallback_folder(run.config); });
   run.room = std::make_unique<Room>(
       run.config,
@@ -66,7 +64,7 @@ void look_for_room(OpenRun& run) {
       checkpoint::checkpoint_bytes(tensors_to_save(*run.engine, CheckpointContent::all),
                                    run.checkpoint_texts(), file_settings(run.config)),
       fallback);
-  run.room->note_checkpoints(run.start.step, std::move(damaged));
+  run.room->note_checkpoints(run.start.step, run.refused);
   comm::on_rank_0(run.world, [&] {
     if (!fallback.empty()) checkpoint::remove_unfinished_checkpoints(fallback);  // of a job that was killed
     require_room(*run.room, run.log);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/checkpoint/newest.hpp"
 #include "llampi/checkpoint/room.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
@@ -54,9 +55,10 @@ class Room {
        FreeBytes free = checkpoint::free_bytes);
 
   /// As far as the run is now: see checkpoint::RunCheckpoints. Before that, no checkpoint is known that may be deleted.
-  void note_checkpoints(std::int64_t step, std::vector<std::filesystem::path> damaged) {
+  void note_checkpoints(std::int64_t step, const std::vector<checkpoint::Refused>& damaged) {
     saved_.step = step;
-    saved_.damaged = std::move(damaged);
+    saved_.damaged.clear();
+    for (const auto& file : damaged) saved_.damaged.push_back(file.file);
   }
   /// Makes checkpoint.fallback_dir if one is named. @throws UserError if that fails
   void make_fallback_dir() const;

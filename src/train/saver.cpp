@@ -97,8 +97,7 @@ struct Saver::Job {
 
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
-  run_.room.note_checkpoints(saved_step_,
-                             refused_beside({}));  // reading them finds more than opening them did
+  run_.room.note_checkpoints(saved_step_, refused_);  // reading them finds more than opening them did
   if (run_.world.rank() == 0) warn_of_surplus();
   if (run_.config.checkpoint.content == CheckpointContent::weights) {
     run_.log.info(
@@ -326,7 +325,7 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
   std::erase_if(refused_,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
-  run_.room.note_checkpoints(saved_step_, refused_beside({}));
+  run_.room.note_checkpoints(saved_step_, refused_);
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
   run_.tell_saved(file, step, content, seconds);
 }

@@ -67,7 +67,7 @@ class TokenFileWriter {
 };
 
 /// An open token file. All that reads may be called from any thread: it reads at the dataset's offset in the file,
-/// not through HDF5. Of the documents' starts, which may be as many as a billion, it keeps one of every 1024 in memory. Datasets that have no such offset (chunked, compressed, big-endian) are read whole into
+/// not through HDF5. Of the documents' starts, which may be a billion, it keeps one of every 1024 in memory. Datasets that have no such offset (chunked, compressed, big-endian) are read whole into
 /// memory when opened.
 class TokenFile {
  public:
@@ -87,7 +87,7 @@ class TokenFile {
   std::int64_t row_tokens() const { return notes().row_tokens; }
   bool has_loss_mask() const;
   std::int64_t documents() const;  ///< their number
-  /// Where documents [first, first + count) start; one of number documents() would start at the total length.
+  /// Where documents [first, first + count) start. After the last document, number documents(), stands the total length.
   std::vector<std::uint64_t> read_starts(std::int64_t first, std::int64_t count) const;
   /// The starts in (begin, end], one of number documents() included. Empty documents share theirs with the next.
   std::vector<std::uint64_t> starts_in(std::int64_t begin, std::int64_t end) const;

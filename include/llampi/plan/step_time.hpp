@@ -23,8 +23,7 @@ struct Speed {
   Route route = Route::two_levels;
   /// Of what a step computes, instead of flops_per_second: costs_of() a machine.
   std::optional<Terms> costs = {};
-  /// Messages inside a node are copied by what computes: CPUs.
-  bool cores_copy_messages = false;
+  comm::Backend backend = comm::Backend::nccl;
   /// All-gathers and reductions run one after another: fsdp.nccl_split_share.
   bool shares_communicators = false;
   double host_link_bytes_per_second = fsdp::kHostBytesPerSecond;  ///< each direction

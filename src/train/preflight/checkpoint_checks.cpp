@@ -75,10 +75,8 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
   };
   const auto found = comm::from_rank_0(list.world(), [&] {
     Found on_disk;
-    std::vector<fs::path> damaged;
-    for (const auto& file : refused) damaged.push_back(file.file);
     Room room(config, bytes, fallback_folder(config));
-    room.note_checkpoints(run.state.step, std::move(damaged));
+    room.note_checkpoints(run.state.step, refused);
     std::vector<std::string> problems;
     if (const auto of_next = room.problem_of_next()) {
       problems.push_back(of_next->text);

@@ -158,7 +158,8 @@ TEST_F(RoomOfRun, KeepsTheOnlyWholeCheckpointOnceAnotherIsKnownToBeDamaged) {
   for (const int step : {2, 4}) have(step);
   free_is(10);
   Room of_run = room();
-  of_run.note_checkpoints(4, {checkpoint::checkpoint_path(config_.run.dir, 4)});  // found when it was read
+  of_run.note_checkpoints(
+      4, {{checkpoint::checkpoint_path(config_.run.dir, 4), "damaged"}});  // found when it was read
   of_run.make_some(log_);
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2);
   EXPECT_THAT(lines_, IsEmpty());
