@@ -8,8 +8,8 @@
 #
 # FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
 # it and beside compiled PyTorch as it is to be. The rows that verdicts need come first, each with PyTorch right after it, and take
-# about 420 seconds; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
-# `--only choices` measures what a run chooses by itself against what it chose before, three times in turns: about 4 minutes.
+# about 300 seconds on an H100; those that the budget (480) does not cover are in the table as not measured, the rest is named below it.
+# `--only choices` measures steps with their logits as a run takes them against chunks of 1 GiB, three times in turns: about 3 minutes.
 # Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1 --hidden 256 ...` tries the script out.
 # PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER (build/gpu_table), tables.md among them.
 set -euo pipefail
@@ -45,7 +45,7 @@ if ((ranks > 1)); then launch=(mpirun -n "$ranks"); fi
 mkdir -p "$folder"
 results=$folder/results.jsonl log=$folder/log clocks=$folder/clocks
 : >"$results"; : >"$log"; : >"$clocks"
-rm -f "$folder"/products-*.json # of other days, when the GPU may have had another library
+rm -f "$folder/products.json" # of other days, when the GPU may have had another library
 
 left() { echo $((budget - SECONDS)); }
 
@@ -73,9 +73,7 @@ run() {
     fi
     if ((seconds > most)); then seconds=$most; fi
     echo "== gpu_bench $*" >>"$log"
-    local tuning=sustained
-    if [[ " $* " =~ " --tuning "([a-z]+)" " ]]; then tuning=${BASH_REMATCH[1]}; fi
-    timeout -k 5 "$seconds" "${launch[@]}" "$program" "${common[@]}" --choices "$folder/products-$tuning.json" "$@" --output "$results" \
+    timeout -k 5 "$seconds" "${launch[@]}" "$program" "${common[@]}" --choices "$folder/products.json" "$@" --output "$results" \
         >>"$log" 2>&1 || status=$?
     echo "gpu_bench $*: $(grep -v 'same when' "$log" | tail -n 1)" >&2
     if ((status == 124 || status == 137)); then
@@ -122,12 +120,12 @@ for length in "${lengths[@]}"; do
     if ((length == longest || length == 2048)); then judged+=("$length"); fi
 done
 
-# compare_choices TIMES: what a run chooses by itself against what it chose before, in turns
+# compare_choices TIMES: logits as a run takes them, and in chunks of 1 GiB, in turns
 compare_choices() {
     local length choice i
     for length in "${judged[@]}"; do
         for ((i = 0; i < $1; ++i)); do
-            for choice in "" "--tuning bursts" "--logits-workspace 1024"; do
+            for choice in "" "--logits-workspace 1024"; do
                 # shellcheck disable=SC2086
                 run --seq-len "$length" --layers 18 "${narrow[@]}" $choice "${short[@]}"
             done

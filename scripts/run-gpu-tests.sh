@@ -16,7 +16,7 @@
 #   memcheck=120    test_gpu under compute-sanitizer, skipped where that is not found
 #   racecheck=90    likewise; shared memory, without the tests of attention
 #   bench=480       bench/gpu_table.sh: gpu_bench, and PyTorch beside it where python3 has it
-#   choices=280     only if it is named: what a run chooses by itself against what it chose before (gpu_table.sh --only choices)
+#   choices=280     only if it is named: logits as a run takes them, against chunks of 1 GiB (gpu_table.sh --only choices)
 #   keys=580        where several GPUs are visible: bench/several_gpus.sh, with a verdict on each key of communication
 #
 #   OUT=FOLDER      where the logs go; default: gpu-results

@@ -63,10 +63,8 @@ bool is_system(const json& row, const std::string& system) {
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
 bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
-/// What a row may differ in from a run as it comes: how its products are chosen, whether its logits are in chunks, whether it is
-/// deterministic.
+/// What a row may differ in from a run as it comes: whether its logits are in chunks, whether it is deterministic.
 struct Variant {
-  const char* tuning = "sustained";
   bool logits_in_chunks = false;
   bool deterministic = true;
 };
@@ -75,7 +73,7 @@ struct Variant {
 bool as_it_comes(const json& row, const Variant& variant = {}) {
   return is_system(row, "llampi") && row.value("deterministic", true) == variant.deterministic &&
          is(row, "attention", "auto") && row.value("graph", true) && is(row, "state", "bfloat16") &&
-         is(row, "gradient", "bfloat16") && row.value("tuning", "sustained") == variant.tuning &&
+         is(row, "gradient", "bfloat16") && row.value("tuning", "auto") != "off" &&
          (row.value("logits_workspace", -1) >= 0) == variant.logits_in_chunks;
 }
 
@@ -119,17 +117,16 @@ std::vector<Claim> claims() {
   }
   for (const std::int64_t length : {8192, 2048}) {
     const Wanted shape = layers_of_8b(length);
-    const auto add_choice = [&](const char* other, const Variant& variant) {
-      claims.push_back(
-          {fmt::format("layers of 8B, {}", length), other, 1.00,
-           [=](const json& row) {
-             const bool whole = row.value("logits_workspace_bytes", std::int64_t{0}) > device::kLogitsBytes;
-             return as_it_comes(row) && !is_fp8(row) && shape(row) && (whole || !variant.logits_in_chunks);
-           },
-           [=](const json& row) { return as_it_comes(row, variant) && !is_fp8(row) && shape(row); }, true});
-    };
-    add_choice("products chosen in bursts", {.tuning = "bursts"});
-    add_choice("logits in chunks of 1 GiB", {.logits_in_chunks = true});
+    claims.push_back({fmt::format("layers of 8B, {}", length), "logits in chunks of 1 GiB", 1.00,
+                      [=](const json& row) {
+                        const bool whole =
+                            row.value("logits_workspace_bytes", std::int64_t{0}) > device::kLogitsBytes;
+                        return as_it_comes(row) && !is_fp8(row) && shape(row) && whole;
+                      },
+                      [=](const json& row) {
+                        return as_it_comes(row, {.logits_in_chunks = true}) && !is_fp8(row) && shape(row);
+                      },
+                      true});
     const Wanted fp8 = [=](const json& row) { return as_it_comes(row) && is_fp8(row) && shape(row); };
     const std::string what = fmt::format("layers of 8B in FP8, {}", length);
     claims.push_back({what, "llampi in bfloat16", 1.30, fp8,

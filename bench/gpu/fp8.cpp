@@ -275,8 +275,7 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
   Fp8Limits limits;
   // None of them was in the steps, where products are chosen.
   device::Autotuner* const autotuner = device.autotuner();
-  if (autotuner != nullptr && timing_of_word(options.tuning) != device::Timing::off)
-    autotuner->measure(device::Timing::bursts);  // of up to 40: sustained load would take a minute
+  if (autotuner != nullptr) autotuner->measure(options.tuning != "off");
   for (const ProductTime& product : products) {
     if (product.rows % 16 != 0 || product.in % 16 != 0 || product.out % 16 != 0) continue;
     const auto add = [&](bool blocks) {
@@ -286,7 +285,7 @@ Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, c
     add(false);
     if (in_blocks && has_blocks({product.rows, product.in, product.out})) add(true);
   }
-  if (autotuner != nullptr) autotuner->measure(device::Timing::off);
+  if (autotuner != nullptr) autotuner->measure(false);
   const std::int64_t rows = options.tokens, cols = 2 * options.feed_forward;
   limits.bandwidths = measure_bandwidths(device, noise, dtype, rows, cols);
   for (Fp8Bandwidth& bandwidth : measure_computed_casts(device, noise, dtype, options))

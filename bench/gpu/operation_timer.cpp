@@ -60,13 +60,10 @@ Kind kind_of(const O& o) {
 OperationTimer::OperationTimer(device::Device& device) : device_(device) {
   device.decorate([this](const device::Operation& operation, const std::function<void()>& issue) {
     Kind kind = std::visit([](const auto& o) { return kind_of(o); }, operation);
-    const device::Stream stream = device::stream_of(operation);
-    const bool beside = device_.runs_beside_host() && !(stream == device::Stream::compute);
-    if (beside) kind.name += fmt::format(" on {}", stream.name());
-    device::Event begin = device_.record_timed(stream);
+    constexpr device::Stream kStream = device::Stream::compute;
+    device::Event begin = device_.record_timed(kStream);
     issue();
-    timed_.push_back(
-        {std::move(kind.name), kind.flops, beside, std::move(begin), device_.record_timed(stream)});
+    timed_.push_back({std::move(kind.name), kind.flops, std::move(begin), device_.record_timed(kStream)});
   });
 }
 
@@ -76,7 +73,6 @@ std::map<std::string, OperationTime> OperationTimer::times() const {
   for (const Timed& timed : timed_) {
     auto& entry = times[timed.name];
     entry.seconds += device_.seconds_between(timed.begin, timed.end);
-    entry.beside = timed.beside;
     entry.flops += timed.flops;
     ++entry.calls;
   }

@@ -13,13 +13,12 @@ namespace llampi::bench {
 /// What was done under one name, since reset().
 struct OperationTime {
   double seconds = 0;
-  bool beside = false;  ///< Stream::compute, of which the classes of a step are, goes on meanwhile
-  double flops = 0;     ///< of matrix products and attention (causal: half); 0 for all else
+  double flops = 0;  ///< of matrix products and attention (causal: half); 0 for all else
   std::int64_t calls = 0;
 };
 
-/// Points of an operation's stream before and after it, for which nobody waits before times(): operations run as
-/// they do in a step that is issued, beside each other and with the gaps between them. Copies between host and
+/// Points before and after an operation, for which nobody waits before times(): operations run as they do in a step that is
+/// issued, with the gaps between them. Copies between host and
 /// device are no operations, and are not timed.
 class OperationTimer {
  public:
@@ -30,15 +29,13 @@ class OperationTimer {
   OperationTimer& operator=(const OperationTimer&) = delete;
 
   void reset() { timed_.clear(); }
-  /// By operation; those on a weight, by its shape too: "projection_residual 4096x14336"; those that are not on
-  /// Stream::compute, by their stream: "sum_squares on side". Waits for the device.
+  /// By operation; those on a weight, by its shape too: "projection_residual 4096x14336". Waits for the device.
   std::map<std::string, OperationTime> times() const;
 
  private:
   struct Timed {
     std::string name;
     double flops;
-    bool beside;
     device::Event begin, end;
   };
   device::Device& device_;

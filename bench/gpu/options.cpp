@@ -52,8 +52,7 @@ po::options_description describe(Options& o) {
   add("attention-workspace", value(o.attention_workspace), "MiB for deterministic attention; -1: what fits");
   add("logits-workspace", value(o.logits_workspace), "MiB for the logits of a chunk of rows; -1: what fits");
   add("graph", value(o.graph), "replay captured steps, but while operations are timed");
-  add("tuning", value(o.tuning),
-      "choose products by timing, before the steps: sustained (as a run does), bursts, off");
+  add("tuning", value(o.tuning), "choose products by timing, before the steps: auto (as a run does), off");
   add("choices", value(o.choices), "file of the products chosen, for other configurations");
   add("steps", value(o.steps), "timed, at most");
   add("seconds", value(o.seconds), "that timed steps may take; at least 3 are timed");
@@ -92,7 +91,7 @@ void check(const Options& o) {
   require_one_of("state", o.state, {"bfloat16", "float32"});
   require_one_of("gradient", o.gradient, {"float32", "bfloat16"});
   require_one_of("product", o.product, {"auto", "fp8"});
-  require_one_of("tuning", o.tuning, {"sustained", "bursts", "off"});
+  require_one_of("tuning", o.tuning, {"auto", "off"});
   require_one_of("attention", o.attention, {"auto", "cudnn", "native"});
   if (std::min({o.hidden, o.feed_forward, o.query_heads, o.key_value_heads, o.vocabulary, o.seq_len, o.tokens,
                 o.documents, o.square, std::int64_t{o.micro_batches}, std::int64_t{o.steps},

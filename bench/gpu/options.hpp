@@ -6,7 +6,6 @@
 #include <string>
 
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/tuning.hpp"
 
 namespace llampi::bench {
 
@@ -41,8 +40,7 @@ struct Options {
   std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
   std::int64_t logits_workspace = -1;     ///< MiB, as run.logits_workspace; -1: auto
   bool graph = true;                      ///< steps are captured and replayed, as run.cuda_graph = auto
-  /// How products are chosen: sustained (as run.tuning = auto), bursts, off (as run.tuning = off).
-  std::string tuning = "sustained";
+  std::string tuning = "auto";            ///< as run.tuning: auto (products are chosen by timing), off
   std::string choices;  ///< file of products chosen before, to which new ones are added; empty: none
 
   // What is measured.
@@ -60,11 +58,6 @@ struct Options {
 /// Of Options::state and Options::gradient.
 inline DType dtype_of_word(const std::string& word) {
   return word == "bfloat16" ? DType::bfloat16 : DType::float32;
-}
-
-inline device::Timing timing_of_word(const std::string& word) {
-  if (word == "off") return device::Timing::off;
-  return word == "bursts" ? device::Timing::bursts : device::Timing::sustained;
 }
 
 /// False after --help. @throws UserError for an unknown option, word or size

@@ -53,13 +53,12 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   return {"copies, casts, zeros"};
 }
 
-/// Seconds of a profiled step by class of kernels, which add up to the step: those of Stream::compute, and what
+/// Seconds of a profiled step by class of kernels, which add up to the step, and what
 /// is left of the step. That is waits for other streams and for the host, and gaps between kernels.
 json classes(const Profile& profile, const Limits& limits, int micro_batches) {
   std::map<std::string, double> seconds;
   double sum = 0;
   for (const auto& [name, time] : profile.operations) {
-    if (time.beside) continue;
     const auto [kernels, of_products] = split(name.substr(0, name.find(' ')), time, limits, micro_batches);
     const double products = std::min(of_products, time.seconds);
     seconds["matrix products"] += products;
@@ -67,16 +66,6 @@ json classes(const Profile& profile, const Limits& limits, int micro_batches) {
     sum += time.seconds;
   }
   seconds["waits and gaps"] = profile.seconds - sum;
-  return seconds;
-}
-
-/// Seconds of what ran on other streams meanwhile, by class of kernels.
-json classes_beside(const Profile& profile, const Limits& limits, int micro_batches) {
-  std::map<std::string, double> seconds;
-  for (const auto& [name, time] : profile.operations) {
-    if (time.beside)
-      seconds[split(name.substr(0, name.find(' ')), time, limits, micro_batches).kernels] += time.seconds;
-  }
   return seconds;
 }
 
@@ -157,7 +146,7 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"tuning_seconds", m.steps.tuning_seconds},
               {"recomputed", m.steps.checkpointing},
               {"offload_residuals", m.steps.offload_residuals},
-              {"attention_workspace_bytes", m.steps.dp_room},
+              {"attention_workspace_bytes", m.steps.attention_room},
               {"logits_workspace", o.logits_workspace},
               {"logits_workspace_bytes", m.steps.logits_bytes},
               {"flops_per_token", m.flops_per_token},
@@ -175,7 +164,6 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
   if (m.profile) row["profile"] = to_json(*m.profile, m.steps);
   if (m.profile && m.limits) {
     row["profile"]["classes"] = classes(*m.profile, *m.limits, o.micro_batches);
-    row["profile"]["classes_beside"] = classes_beside(*m.profile, *m.limits, o.micro_batches);
   }
   return row;
 }

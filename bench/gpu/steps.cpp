@@ -49,7 +49,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   const bool keeps_dp = machine.gpu && device::deterministic_attention_keeps_dp(gpu.major) &&
                         o.deterministic && o.attention != "native";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
-  if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
+  if (keeps_dp && !decides_room) options.batch.attention_room = o.attention_workspace << 20;
   if (o.logits_workspace >= 0) options.batch.logits_bytes = o.logits_workspace << 20;
   const int local_ranks = world.topology().local_ranks;
   std::int64_t lacking[] = {-machine.device().available_bytes(local_ranks),
@@ -73,7 +73,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                          {.checkpointing = o.checkpointing == "auto",
                           .offload_residuals = machine.gpu != nullptr,
                           .micro_batch = divides,
-                          .most_dp_room = decides_room ? memory_bytes / 8 : 0,
+                          .most_attention_room = decides_room ? memory_bytes / 8 : 0,
                           .logits = machine.gpu && o.logits_workspace < 0});
   return options;
 }
@@ -146,14 +146,13 @@ class Training {
   /// Once for a device, which remembers them.
   void choose_products(device::Device& device) {
     device::Autotuner* const autotuner = device.autotuner();
-    const device::Timing timing = timing_of_word(options_.tuning);
-    if (timing == device::Timing::off || autotuner == nullptr || !autotuner->choices().empty()) return;
+    if (options_.tuning == "off" || autotuner == nullptr || !autotuner->choices().empty()) return;
     const device::AlgorithmChoices known = read_choices(options_.choices);
     autotuner->adopt(known);
     const double begin = now();
-    autotuner->measure(timing);
+    autotuner->measure(true);
     engine_.rehearse();
-    autotuner->measure(device::Timing::off);
+    autotuner->measure(false);
     tuning_seconds_ = now() - begin;
     if (world_.rank() == 0) write_choices(options_.choices, known, autotuner->choices());
   }
@@ -239,7 +238,7 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   std::sort(times.seconds.begin(), times.seconds.end());
   times.grad_norm = training.result().grad_norm;
   times.tuning_seconds = training.tuning_seconds();
-  times.dp_room = training.engine().options().batch.dp_room;
+  times.attention_room = training.engine().options().batch.attention_room;
   times.logits_bytes = training.engine().options().batch.logits_bytes;
   times.checkpointing = to_string(training.engine().options().checkpointing);
   times.offload_residuals = training.engine().options().offload.residuals;

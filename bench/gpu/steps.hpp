@@ -29,10 +29,10 @@ struct StepTimes {
   std::vector<double> losses;   ///< mean over this rank's tokens, of all steps, the first ones included
   double grad_norm = 0;         ///< of the last step
   std::int64_t arena_bytes = 0;
-  std::int64_t logits_bytes = 0;  ///< of a chunk of rows, at most
-  double tuning_seconds = 0;      ///< that the choice of products took
-  std::int64_t dp_room = 0;       ///< bytes for deterministic attention
-  std::string checkpointing;      ///< what auto has come to, as the next one
+  std::int64_t logits_bytes = 0;    ///< of a chunk of rows, at most
+  double tuning_seconds = 0;        ///< that the choice of products took
+  std::int64_t attention_room = 0;  ///< bytes for deterministic attention
+  std::string checkpointing;        ///< what auto has come to, as the next one
   bool offload_residuals = false;
 };
 /// Whole steps, each from an idle device to an idle device. Collective.

@@ -60,9 +60,7 @@ std::string name_of(const json& row) {
   if (row["system"] == "llmq" && row.value("deterministic", true))
     name += ", deterministic";  // as it was given
   if (!row.value("graph", true)) name += ", without graphs";
-  const std::string tuning = row.value("tuning", "sustained");
-  if (tuning == "off") name += ", products as the library chooses";
-  if (tuning == "bursts") name += ", products chosen in bursts";
+  if (row.value("tuning", "auto") == "off") name += ", products as the library chooses";
   if (const std::int64_t logits = row.value("logits_workspace", std::int64_t{-1}); logits >= 0)
     name += fmt::format(", logits in {} MiB", logits);
   if (row.value("divides", false)) name += ", micro-batches as chosen";
@@ -171,8 +169,6 @@ std::string class_table(const std::vector<json>& rows) {
   for (const auto& name : names_in(columns, "classes"))
     add(name, [&](const json& row) { return seconds_in(row, "classes", name); });
   add("all: the step, issued", [](const json& row) { return row["profile"]["seconds"].get<double>(); });
-  for (const auto& name : names_in(columns, "classes_beside"))
-    add("beside it: " + name, [&](const json& row) { return seconds_in(row, "classes_beside", name); });
   add("the step as it runs", [](const json& row) { return row["step_seconds"].get<double>(); });
   add("its matrix products alone",
       [](const json& row) { return row["limits"]["step_products_seconds"].get<double>(); });

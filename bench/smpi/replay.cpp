@@ -162,7 +162,6 @@ std::unique_ptr<const SimulatedStep> shared_step;
 std::map<int, RankState> shared_states;
 
 void perform(const SimulatedAction& action, Caller& caller, comm::Group& shards, comm::Group& replicas) {
-  constexpr double kNormBytes = 64;
   if (action.ranks.empty()) {
     if (action.seconds > 0) s4u::this_actor::sleep_for(action.seconds);
     return;
@@ -174,7 +173,7 @@ void perform(const SimulatedAction& action, Caller& caller, comm::Group& shards,
   } else if (action.op == "reduce" || action.op == "reduce_scatter") {
     caller.reduce_scatter(group, action.bytes);
   } else {
-    caller.all_reduce(group, action.bytes > 0 ? action.bytes : kNormBytes);
+    caller.all_reduce(group, action.bytes);
   }
 }
 

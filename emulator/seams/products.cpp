@@ -220,9 +220,7 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     run_stream(stream);
     const bool first = timed_.insert(way.algorithm).second;
     if (first && algorithm.seconds_at_first > 0) return algorithm.seconds_at_first;
-    constexpr double kLoad = 1e-2;
-    const bool under_load = algorithm.seconds_under_load > 0 && runs * algorithm.seconds > kLoad;
-    return (under_load ? algorithm.seconds_under_load : algorithm.seconds) + (way.copies ? kCopySeconds : 0);
+    return algorithm.seconds + (way.copies ? kCopySeconds : 0);
   }
 
  private:

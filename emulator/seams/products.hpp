@@ -20,11 +20,9 @@ struct Algorithm {
   std::size_t workspace_bytes = 0;  ///< offered where the caller has so much
   std::uint32_t alignment = 1;      ///< of all addresses, in bytes; offered where the caller promises it
   double seconds = 1e-3;            ///< that it takes
-  double seconds_under_load =
-      0;  ///< that it takes where as many are timed as take longer than 10 ms; 0: the same
-  double seconds_at_first = 0;   ///< that the first run takes which is timed; 0: the same
-  bool repeats_its_bits = true;  ///< else the first element is another one in each run
-  bool fails = false;            ///< as it is timed
+  double seconds_at_first = 0;      ///< that the first run takes which is timed; 0: the same
+  bool repeats_its_bits = true;     ///< else the first element is another one in each run
+  bool fails = false;               ///< as it is timed
 };
 
 /// What is offered from now on, the best first.

@@ -283,7 +283,7 @@ class Trials {
     return config;
   }
   fsdp::EngineOptions with_most_room(fsdp::EngineOptions options) const {
-    if (on_gpu(q_) && !q_.config.run.attention_workspace) options.batch.dp_room = most_room();
+    if (on_gpu(q_) && !q_.config.run.attention_workspace) options.batch.attention_room = most_room();
     return options;
   }
   std::int64_t micro_batches(const train::Config& config) const {
@@ -323,7 +323,8 @@ class Trials {
     const std::int64_t more =
         config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
     if (more <= 0) return few;
-    const Run compiled = compile(with_room(config, run.options.batch.dp_room), run.options.micro_batches - 1);
+    const Run compiled =
+        compile(with_room(config, run.options.batch.attention_room), run.options.micro_batches - 1);
     fsdp::EngineOptions fewer_options = options;
     fewer_options.micro_batches = compiled->options.micro_batches;
     const plan::StepTime fewer = time_compiled(*compiled, fewer_options);

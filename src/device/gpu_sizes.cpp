@@ -29,9 +29,10 @@ class GpuSizes final : public OperationSizes {
 
   std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
                                             std::int64_t max_seqlen, DType dtype,
-                                            std::int64_t dp_room) const override {
+                                            std::int64_t attention_room) const override {
     require_kernels(dtype);
-    return cuda::attention_backward_bytes(shape, tokens, max_seqlen, dtype == DType::float32 ? 0 : dp_room);
+    return cuda::attention_backward_bytes(shape, tokens, max_seqlen,
+                                          dtype == DType::float32 ? 0 : attention_room);
   }
 
   std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
@@ -56,8 +57,8 @@ class GpuSizes final : public OperationSizes {
 }  // namespace
 
 std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,
-                              std::int64_t dp_room) {
-  const auto piece = cuda::attention_piece(shape, sequences, seq_len, dp_room);
+                              std::int64_t attention_room) {
+  const auto piece = cuda::attention_piece(shape, sequences, seq_len, attention_room);
   if (piece.sequences == 0) return 0;
   return sequences / piece.sequences * (shape.key_value_heads / piece.key_value_heads);
 }

@@ -86,7 +86,7 @@ double flops_of_pieces(const EngineOptions& options, const CompiledModel& compil
     const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
     const double backward = 2.5 * attention_flops(spec, options.batch);
     const std::int64_t pieces =
-        device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.dp_room);
+        device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.attention_room);
     const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);
     sum += pieces == 0 ? kNative * backward : of_piece * static_cast<double>(pieces - 1);
   }

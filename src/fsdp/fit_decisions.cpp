@@ -15,7 +15,7 @@ namespace llampi::fsdp {
 namespace {
 
 /// Room for dP: `most` bytes, half of it, and so on, and none.
-std::vector<std::int64_t> rooms_for_dp(std::int64_t most) {
+std::vector<std::int64_t> halvings_of(std::int64_t most) {
   constexpr int kHalvings = 6;
   std::vector<std::int64_t> rooms;
   for (int halvings = 0; halvings <= kHalvings; ++halvings) rooms.push_back(most >> halvings);
@@ -80,24 +80,25 @@ FitQuestion with_options(const FitQuestion& question, const EngineOptions& optio
 }
 
 /// A room for dP, and what attention takes longer with it: flops_of_pieces().
-struct DpRoom {
+struct AttentionRoom {
   std::int64_t bytes;
   double added;
 };
 
 /// The smallest room for each time that attention may take, without those with which a smaller one is faster; the fastest and
 /// largest first.
-std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question, std::int64_t most) {
+std::vector<AttentionRoom> attention_rooms(EngineOptions options, const FitQuestion& question,
+                                           std::int64_t most) {
   const CompiledModel compiled = question.compile(options);
   std::map<double, std::int64_t> room_of_time;
-  for (const std::int64_t room : rooms_for_dp(most)) {
-    options.batch.dp_room = room;
+  for (const std::int64_t room : halvings_of(most)) {
+    options.batch.attention_room = room;
     const double time = flops_of_pieces(options, compiled);
     room_of_time.erase(room_of_time.lower_bound(time),
                        room_of_time.end());  // many pieces can be slower than none
     room_of_time[time] = room;
   }
-  std::vector<DpRoom> rooms;
+  std::vector<AttentionRoom> rooms;
   for (const auto& [time, room] : room_of_time) rooms.push_back({room, time});
   return rooms;
 }
@@ -105,7 +106,7 @@ std::vector<DpRoom> dp_rooms(EngineOptions options, const FitQuestion& question,
 /// What is kept of activations, with how much room for dP, and what these add to a step.
 struct FittingActivations {
   KeptActivations kept;
-  DpRoom room;
+  AttentionRoom room;
   std::pair<bool, double> cost() const { return {!kept.fits, kept.added + room.added}; }
 };
 
@@ -113,16 +114,17 @@ struct FittingActivations {
 FittingActivations least_added(const FitQuestion& question, const Undecided& undecided) {
   EngineOptions options = question.options;
   const FitQuestion with = with_options(question, options);
-  const auto kept_with = [&](const DpRoom& room) {
-    options.batch.dp_room = room.bytes;
+  const auto kept_with = [&](const AttentionRoom& room) {
+    options.batch.attention_room = room.bytes;
     return FittingActivations{fitting_activations(with, undecided.offload_residuals), room};
   };
-  auto rooms = undecided.most_dp_room > 0 ? dp_rooms(options, question, undecided.most_dp_room)
-                                          : std::vector<DpRoom>{{options.batch.dp_room, 0}};
+  auto rooms = undecided.most_attention_room > 0
+                   ? attention_rooms(options, question, undecided.most_attention_room)
+                   : std::vector<AttentionRoom>{{options.batch.attention_room, 0}};
   FittingActivations best = kept_with(rooms.back());
   rooms.pop_back();
   FittingActivations least = best;  // with more room for dP there is less for activations
-  for (const DpRoom& room : rooms) {
+  for (const AttentionRoom& room : rooms) {
     least.room = room;
     if (least.cost() >= best.cost()) break;
     const FittingActivations other = kept_with(room);
@@ -166,13 +168,13 @@ CompiledModel FitQuestion::compile(const EngineOptions& with) const {
 
 bool FitQuestion::fits_with(const EngineOptions& with) const { return fits(compile(with).arena_bytes, mesh); }
 
-std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
+std::int64_t fitting_attention_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;
   const auto fits = [&](std::int64_t room) {
-    options.batch.dp_room = room;
+    options.batch.attention_room = room;
     return room == 0 || question.fits_with(options);
   };
-  const auto rooms = rooms_for_dp(most);
+  const auto rooms = halvings_of(most);
   return *std::ranges::find_if(rooms, fits);
 }
 
@@ -255,17 +257,18 @@ void decide_what_fits(EngineOptions& options, const FitQuestion& question, const
     const auto [kept, room] = least_added(question, undecided);
     options.checkpointing = kept.checkpointing;
     options.offload.residuals = kept.offload_residuals;
-    options.batch.dp_room = room.bytes;
-  } else if (undecided.most_dp_room > 0) {
-    options.batch.dp_room = undecided.most_dp_room / kPieces;
+    options.batch.attention_room = room.bytes;
+  } else if (undecided.most_attention_room > 0) {
+    options.batch.attention_room = undecided.most_attention_room / kPieces;
   }
   if (undecided.micro_batch && !undecided.checkpointing) {
     const std::int64_t sequences = fitting_micro_batch(question, kEnoughTokens);
     options.micro_batches = static_cast<int>(options.micro_batches * options.batch.sequences / sequences);
     options.batch.sequences = sequences;
   }
-  if (undecided.most_dp_room > 0)
-    options.batch.dp_room = fitting_dp_room(question, undecided.most_dp_room) >> 20 << 20;
+  if (undecided.most_attention_room > 0)
+    options.batch.attention_room =
+        fitting_attention_room(question, undecided.most_attention_room) >> 20 << 20;
   if (undecided.logits) options.batch.logits_bytes = fitting_logits_bytes(question);
 }
 

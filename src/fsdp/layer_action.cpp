@@ -43,7 +43,7 @@ void issue_layer(const LayerAction& call, const model::Model& model, device::Ope
   model::LayerContext context{.operations = operations,
                               .batch = call.batch,
                               .seq_len = call.shape.seq_len,
-                              .dp_room = call.shape.dp_room,
+                              .attention_room = call.shape.attention_room,
                               .logits_bytes = call.shape.logits_bytes,
                               .input = first(Slot::input),
                               .output = first(Slot::output),

@@ -31,7 +31,6 @@ std::string name_of_call(const O& o) {
 
 OperationTimer::OperationTimer(device::Device& device, plan::AttentionKernels attention) : device_(device) {
   device.decorate([this, attention](const device::Operation& operation, const std::function<void()>& issue) {
-    const device::Stream stream = device::stream_of(operation);
     Timed timed{.name = std::visit([](const auto& o) { return name_of_call(o); }, operation),
                 .amounts = plan::amounts_of(operation, attention),
                 .optimizes = std::visit(
@@ -40,12 +39,10 @@ OperationTimer::OperationTimer(device::Device& device, plan::AttentionKernels at
                       return is_one_of<O, device::op::AdamW, device::op::SumSquares, device::op::FinishNorm>;
                     },
                     operation),
-                .overlaps = device_.runs_beside_host() && !(stream == device::Stream::compute),
-                .begin = device_.record_timed(stream),
+                .begin = device_.record_timed(device::Stream::compute),
                 .end = {}};
-    if (timed.overlaps) timed.name += fmt::format(" on {}", stream.name());
     issue();
-    timed.end = device_.record_timed(stream);
+    timed.end = device_.record_timed(device::Stream::compute);
     timed_.push_back(std::move(timed));
   });
 }
@@ -56,11 +53,13 @@ std::map<std::string, OperationTime> OperationTimer::take() {
   for (const Timed& timed : timed_) {
     const double seconds = device_.seconds_between(timed.begin, timed.end);
     OperationTime& entry = times[timed.name];
-    entry.amounts = timed.amounts;
+    entry.amounts += timed.amounts;
     entry.optimizes = timed.optimizes;
-    entry.overlaps = timed.overlaps;
     entry.seconds += seconds;
     ++entry.calls;
+  }
+  for (auto& [name, entry] : times) {
+    for (double& amount : entry.amounts.values) amount /= entry.calls;
   }
   timed_.clear();
   return times;

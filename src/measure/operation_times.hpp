@@ -13,11 +13,10 @@ namespace llampi::measure {
 
 /// Of all calls of one kind of operation, with the same shapes.
 struct OperationTime {
-  plan::Terms amounts;  ///< of a call
+  plan::Terms amounts;  ///< of a call, the mean
   double seconds = 0;   ///< of all calls
   int calls = 0;
   bool optimizes = false;  ///< gradient norm and update
-  bool overlaps = false;   ///< on a stream of its own, in parallel with those of the compute stream
 };
 
 /// Times all operations of a device while it lives: with events, so that a GPU is not held up.
@@ -35,7 +34,7 @@ class OperationTimer {
   struct Timed {
     std::string name;
     plan::Terms amounts;
-    bool optimizes, overlaps;
+    bool optimizes;
     device::Event begin, end;
   };
   device::Device& device_;

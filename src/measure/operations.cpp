@@ -64,7 +64,7 @@ class SingleOperations {
                        .y = operands.zeros(m, n, dtype)});
   }
 
-  void attention(DType dtype, device::AttentionShape shape, Index tokens, Index length, Index dp_room,
+  void attention(DType dtype, device::AttentionShape shape, Index tokens, Index length, Index attention_room,
                  const std::string& what = {}) {
     Operands operands(device_);
     const Index documents = tokens / length;
@@ -79,7 +79,7 @@ class SingleOperations {
     const auto& sizes = device_.sizes();
     const Tensor workspace = operands.workspace(
         std::max(sizes.attention_workspace(shape, tokens, length, dtype),
-                 sizes.attention_backward_workspace(shape, tokens, length, dtype, dp_room)));
+                 sizes.attention_backward_workspace(shape, tokens, length, dtype, attention_room)));
     const std::string name = fmt::format("{} tokens, documents of {}{}{}, {}", tokens, length,
                                          shape.window > 0 ? fmt::format(", window of {}", shape.window) : "",
                                          what, to_string(dtype));
@@ -99,7 +99,7 @@ class SingleOperations {
                                   .log_sum_exp = sums,
                                   .dqkv = operands.zeros(tokens, shape.qkv_cols(), dtype),
                                   .workspace = workspace,
-                                  .dp_room = dp_room});
+                                  .attention_room = attention_room});
   }
 
   void memory(DType dtype, Index rows, Index cols) {
@@ -185,15 +185,16 @@ void measure_operations(const Bench& bench) {
   for (Index side = bench.compute.on_gpu() ? 512 : 64; side <= largest; side *= 2)
     single.product(dtype, side, side, side);
   if (const auto attention = attention_shape(run.compiled.specs)) {
-    const Index dp_room = run.options.batch.dp_room;
+    const Index attention_room = run.options.batch.attention_room;
     for (Index l = std::max<Index>(length / 8, 16); l <= length; l *= 2) {
-      if (tokens % l == 0) single.attention(dtype, *attention, tokens, l, dp_room);
+      if (tokens % l == 0) single.attention(dtype, *attention, tokens, l, attention_room);
     }
     // Without another size of heads, what depends on it cannot be told from what does not.
     device::AttentionShape other = *attention;
     other.head_dim = attention->head_dim == 64 ? 128 : 64;
     if (bench.compute.on_gpu() && tokens % length == 0)
-      single.attention(dtype, other, tokens, length, dp_room, fmt::format(", heads of {}", other.head_dim));
+      single.attention(dtype, other, tokens, length, attention_room,
+                       fmt::format(", heads of {}", other.head_dim));
   }
   const Index cols = shapes.front().second;
   single.memory(dtype, kMemoryBytes / size_of(dtype) / cols, cols);

@@ -7,6 +7,9 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
@@ -91,19 +94,17 @@ class Training {
 };
 
 /// What the time of a step is spent on, in the order of the rows.
-enum class Phase : std::uint8_t { products, attention, others, optimizer, between, overlapped };
+enum class Phase : std::uint8_t { products, attention, others, optimizer, between };
 constexpr auto word_table(Phase) {
   return std::to_array<Word<Phase>>({{Phase::products, "matrix products, including fused operations"},
                                      {Phase::attention, "attention"},
                                      {Phase::others, "other operations"},
                                      {Phase::optimizer, "gradient norm and optimizer"},
-                                     {Phase::between, "between operations, and waiting"},
-                                     {Phase::overlapped, "overlapped, on other streams"}});
+                                     {Phase::between, "between operations, and waiting"}});
 }
 
 Phase phase_of(const OperationTime& time) {
   using plan::Term;
-  if (time.overlaps) return Phase::overlapped;
   if (time.optimizes) return Phase::optimizer;
   const plan::Terms& amounts = time.amounts;
   for (const Term term : {Term::product_float32, Term::product_half, Term::product_fp8}) {
@@ -125,24 +126,32 @@ void measure_phases(const Bench& bench, Training& training) {
     const double seconds = training.step();
     auto times = timer.take();
     double sum = 0;
-    for (const auto& [name, time] : times) sum += time.overlaps ? 0 : time.seconds;
+    for (const auto& [name, time] : times) sum += time.seconds;
     if (i > 0 && sum >= best_sum) continue;
     best = std::move(times), best_sum = sum, step_seconds = seconds;
   }
   std::map<Phase, double> phases = {{Phase::between, std::max(0.0, step_seconds - best_sum)}};
   for (const auto& [name, time] : best) phases[phase_of(time)] += time.seconds;
   for (const auto& [phase, word] : word_table(Phase{})) {
-    if (phase == Phase::overlapped && !bench.compute.device().runs_beside_host()) continue;
     bench.rows.push_back({.group = "phase",
                           .name = word,
                           .seconds = comm::max_over_ranks(bench.world, phases[phase]),
                           .unit = {}});
   }
-  for (const auto& [name, time] : best) {
-    if (time.overlaps) continue;  // how long it takes depends on what it runs in parallel with
+  // Where a rank's shards hold nothing of the weights in 8 bits, it issues fewer operations.
+  std::vector<std::string> own;
+  for (const auto& [name, time] : best) own.push_back(name);
+  std::set<std::string> names;
+  for (const auto& of_rank : comm::all_gather_value(bench.world, own))
+    names.insert(of_rank.begin(), of_rank.end());
+  for (const std::string& name : names) {
+    const auto found = best.find(name);
+    const OperationTime time = found == best.end() ? OperationTime() : found->second;
+    const double slowest = comm::max_over_ranks(bench.world, time.seconds / std::max(time.calls, 1));
+    if (time.calls == 0) continue;
     bench.rows.push_back({.group = "operation",
                           .name = name,
-                          .seconds = comm::max_over_ranks(bench.world, time.seconds / time.calls),
+                          .seconds = slowest,
                           .unit = {},
                           .amounts = time.amounts,
                           .calls = time.calls});

@@ -199,7 +199,7 @@ LayerContext EagerRunner::context(std::size_t layer, const Operands& operands) {
   return {.operations = device_,
           .batch = batch_,
           .seq_len = shape_.seq_len,
-          .dp_room = shape_.dp_room,
+          .attention_room = shape_.attention_room,
           .logits_bytes = shape_.logits_bytes,
           .input = layer > 0 ? outputs_[layer - 1] : Tensor(),
           .output = {},

@@ -85,11 +85,12 @@ inline std::int64_t attention_backward_bytes(const device::OperationSizes& sizes
                                              DType compute) {
   const std::int64_t longest = batch.positions();
   const auto bytes_of = [&](std::int64_t max_seqlen) {
-    return sizes.attention_backward_workspace(shape, batch.tokens(), max_seqlen, compute, batch.dp_room);
+    return sizes.attention_backward_workspace(shape, batch.tokens(), max_seqlen, compute,
+                                              batch.attention_room);
   };
   std::int64_t bytes = bytes_of(longest);
   using Classes = device::LengthClasses;
-  for (int c = 0; batch.documents && batch.dp_room > 0 && Classes::longest(c) < longest; ++c)
+  for (int c = 0; batch.documents && batch.attention_room > 0 && Classes::longest(c) < longest; ++c)
     bytes = std::max(bytes, bytes_of(Classes::longest(c)));
   return bytes;
 }
@@ -120,7 +121,7 @@ inline void run_attention_backward(const LayerContext& c, const device::Attentio
                                                  .log_sum_exp = t.log_sum_exp,
                                                  .dqkv = dqkv,
                                                  .workspace = workspace,
-                                                 .dp_room = c.dp_room});
+                                                 .attention_room = c.attention_room});
 }
 
 }  // namespace llampi::model

@@ -55,9 +55,10 @@ class Counter {
     const double flops = 2.5 * attention_flops(o.documents, o.shape, o.qkv.rows);
     const double edge = flops / length(o.documents, o.qkv.rows);
     const double head_edge = flops / static_cast<double>(o.shape.head_dim);
-    const std::int64_t pieces = kernels_ == AttentionKernels::deterministic
-                                    ? device::attention_pieces(o.shape, 1, o.documents.max_seqlen, o.dp_room)
-                                    : 0;
+    const std::int64_t pieces =
+        kernels_ == AttentionKernels::deterministic
+            ? device::attention_pieces(o.shape, 1, o.documents.max_seqlen, o.attention_room)
+            : 0;
     if (kernels_ == AttentionKernels::any_order) {
       amounts[Term::attention_any_order] += flops;
       amounts[Term::attention_any_order_edge] += edge;
@@ -278,11 +279,6 @@ class StepCounter {
     if (action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward) {
       layer(action, device);
       work.recomputes = action.op == Op::recompute;
-    } else if (action.op == Op::norm) {
-      // Unless they have been summed beside the backward pass.
-      if (action.find(fsdp::Slot::norm_scalars)->access == fsdp::Access::write) {
-        for (const Tensor& gradient : all(action, fsdp::Slot::gradient)) squares(gradient, device);
-      }
     } else if (action.op == Op::sum_squares) {
       squares(first(action, fsdp::Slot::gradient), device);
     } else if (action.op == Op::update) {
@@ -325,13 +321,6 @@ class StepCounter {
     }
     if (operand.part.rows > 0) return {data, buffer.dtype, operand.part.rows, operand.part.cols};
     return {data, buffer.dtype, buffer.rows, buffer.cols};
-  }
-  std::vector<Tensor> all(const fsdp::Action& action, fsdp::Slot slot) const {
-    std::vector<Tensor> tensors;
-    for (const auto& operand : action.operands) {
-      if (operand.slot == slot) tensors.push_back(tensor(operand));
-    }
-    return tensors;
   }
   Tensor first(const fsdp::Action& action, fsdp::Slot slot) const {
     const fsdp::Operand* found = action.find(slot);

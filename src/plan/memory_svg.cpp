@@ -86,10 +86,11 @@ std::vector<Part> parts_of_step(const std::vector<fsdp::Action>& actions) {
   std::vector<Part> parts;
   for (int i = 0; i < static_cast<int>(actions.size()); ++i) {
     const fsdp::Op op = actions[static_cast<std::size_t>(i)].op;
-    const std::string_view name = op == fsdp::Op::forward                          ? "forward"
-                                  : op == fsdp::Op::backward                       ? "backward"
-                                  : op == fsdp::Op::norm || op == fsdp::Op::update ? "optimizer"
-                                                                                   : "";
+    const std::string_view name =
+        op == fsdp::Op::forward                                                         ? "forward"
+        : op == fsdp::Op::backward                                                      ? "backward"
+        : op == fsdp::Op::sum_squares || op == fsdp::Op::norm || op == fsdp::Op::update ? "optimizer"
+                                                                                        : "";
     if (name.empty()) continue;
     if (parts.empty() || parts.back().name != name) parts.push_back({name, i, i});
     parts.back().last = i;

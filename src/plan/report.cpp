@@ -146,7 +146,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
       report.fp8 = layer.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
   }
   report.checkpointing = options.checkpointing;
-  report.attention_workspace = options.batch.dp_room;
+  report.attention_workspace = options.batch.attention_room;
   if (report.on_gpu()) report.logits_workspace = options.batch.logits_bytes;
   report.offloads_residuals = options.offload.residuals;
   report.added = fsdp::added_flops(model, options, compiled);

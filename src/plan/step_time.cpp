@@ -13,7 +13,6 @@
 namespace llampi::plan {
 namespace {
 
-constexpr double kNormBytes = 64;  // a few integers, which the list does not count
 constexpr std::size_t kResources = 4;
 
 /// An action that has started.
@@ -108,8 +107,7 @@ class Clock {
 
   bool computes(const Running& running) const {
     const fsdp::Action& action = actions_[static_cast<std::size_t>(running.action())];
-    if (action.ranks != fsdp::Ranks::self && action.op != fsdp::Op::norm) return false;
-    return running.resource() == Resource::device;
+    return action.ranks == fsdp::Ranks::self && running.resource() == Resource::device;
   }
 
   double rate_of(const Running& running, const std::array<int, kResources>& users) const {
@@ -209,8 +207,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
           speed.backend, action.bytes / size_of(dtype), group.ranks, dtype, options.reduction);
     }
     if (scatters) return in_pieces(reduce_scatter_phases(speed.network, group, bytes, speed.route), pieces);
-    return in_pieces(all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route),
-                     pieces);
+    return in_pieces(all_reduce_phases(speed.network, group, bytes, speed.route), pieces);
   };
   std::vector<Phases> all;
   for (std::size_t i = 0; i < compiled.step.actions.size(); ++i) {

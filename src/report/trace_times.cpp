@@ -57,10 +57,6 @@ double common_length(const Times& a, const Times& b) {
 
 bool is_copy(const std::string& operation) { return operation == "h2d" || operation == "d2h"; }
 
-// These have a small all-reduce inside and count as computing, because most of their time is arithmetic; but not the norm if its
-// squares have been summed before, by operations of their own.
-constexpr const char *kScales = "fp8_scales", *kNorm = "norm", *kSquares = "sum_squares";
-
 /// An operation that only frees a buffer.
 bool is_nothing(const std::string& operation) { return operation == "reshard"; }
 
@@ -82,9 +78,8 @@ class Sums {
       last = std::max(last, end);
     }
     if (is_nothing(operation)) return;
-    const bool is_of_ranks = has_arguments && found->contains("ranks") && operation != kScales;
-    Times& times = is_of_ranks ? (operation == kNorm ? norms_ : collectives_)
-                               : (is_copy(operation) ? copies_ : compute_);
+    const bool is_of_ranks = has_arguments && found->contains("ranks");
+    Times& times = is_of_ranks ? collectives_ : is_copy(operation) ? copies_ : compute_;
     times.emplace_back(begin, end);
     result_.operations[operation] += end - begin;
   }
@@ -94,8 +89,6 @@ class Sums {
     if (steps_.empty()) return {};
     const double scale = 1e-6 / static_cast<double>(steps_.size());
     for (const auto& [step, ends] : steps_) result_.step += scale * (ends.second - ends.first);
-    Times& of_norms = result_.operations.contains(kSquares) ? collectives_ : compute_;
-    of_norms.insert(of_norms.end(), norms_.begin(), norms_.end());
     compute_ = united(std::move(compute_));
     collectives_ = united(std::move(collectives_));
     result_.compute = scale * length_of(compute_);
@@ -108,7 +101,7 @@ class Sums {
 
  private:
   RankTimes result_;
-  Times compute_, collectives_, copies_, norms_;
+  Times compute_, collectives_, copies_;
   std::map<std::int64_t, std::pair<double, double>> steps_;
 };
 

@@ -96,11 +96,11 @@ device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOp
 class AttentionGradients {
  public:
   AttentionGradients(device::Device& device, const model::Model& model, const DeviceCheckOptions& options,
-                     std::int64_t dp_room)
-      : runner_(model, device, {options.sequences, options.seq_len, 0, dp_room}, options.dtype),
+                     std::int64_t attention_room)
+      : runner_(model, device, {options.sequences, options.seq_len, 0, attention_room}, options.dtype),
         seq_len_(options.seq_len),
         dtype_(options.dtype),
-        dp_room_(dp_room) {
+        attention_room_(attention_room) {
     for (std::size_t p = 0; p < model.parameters().size(); ++p) {
       const auto& parameter = model.parameters()[p];
       give(runner_.parameter(p), parameter.name, parameter.shape.size() == 2 ? 0.1 : 1);
@@ -115,7 +115,7 @@ class AttentionGradients {
     const device::AttentionShape shape = runner_.spec(kLayer).attention.value();
     const std::int64_t tokens = batch.token_count();
     const std::int64_t bytes =
-        device.sizes().attention_backward_workspace(shape, tokens, seq_len_, dtype_, dp_room_);
+        device.sizes().attention_backward_workspace(shape, tokens, seq_len_, dtype_, attention_room_);
     device::op::AttentionBackward operation{};
     operation.documents.count = batch.segments;
     operation.documents.max_seqlen = seq_len_;
@@ -123,7 +123,7 @@ class AttentionGradients {
     operation.shape = shape;
     operation.qkv = {nullptr, dtype_, tokens, shape.qkv_cols()};
     operation.workspace = {nullptr, DType::int32, 1, bytes / size_of(DType::int32)};
-    operation.dp_room = dp_room_;
+    operation.attention_room = attention_room_;
     device.prepare(operation);
     return device.describe();
   }
@@ -156,7 +156,7 @@ class AttentionGradients {
   model::EagerRunner runner_;
   std::int64_t seq_len_;
   DType dtype_;
-  std::int64_t dp_room_;
+  std::int64_t attention_room_;
   Tensor given_;
 };
 
@@ -265,10 +265,22 @@ class Comparison {
       compare_saved(layer, i, fmt::format("{} of {}", spec.saved[i].name, spec.module));
     }
     if (!recomputed) return;
+    forget_recomputed(layer);
     for (auto* side : {&device_, &judge_}) side->recompute(layer);
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
       if (!spec.saved[i].recomputed) continue;
       compare_saved(layer, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
+    }
+  }
+
+  /// What is not computed again does not pass for what the forward pass has left.
+  void forget_recomputed(std::size_t layer) {
+    const auto& spec = device_.spec(layer);
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+      if (!spec.saved[i].recomputed) continue;
+      const auto elements = static_cast<std::size_t>(device_.saved(layer, i).elements());
+      give(Numbers(elements, std::numeric_limits<double>::quiet_NaN()),
+           [&](auto& side) { return side.saved(layer, i); });
     }
   }
 

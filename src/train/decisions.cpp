@@ -136,7 +136,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (decides_by_memory(config, hardware_of(run))) {
     const LeastMemory least = least_memory(run.world, run.compute, config.fsdp.reduction);
     decide_options(run, least, options);
-    decides_room = decides_dp_room(config, hardware_of(run), least.gpu.major);
+    decides_room = decides_attention_room(config, hardware_of(run), least.gpu.major);
   }
   Decisions decisions;
   if (!config.train.micro_batch) {
@@ -160,7 +160,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
     decisions.emplace_back(kOffloadKey, word_of(options.offload.residuals ? ActivationOffload::residuals
                                                                           : ActivationOffload::none));
   if (decides_room) {
-    const std::int64_t now = options.batch.dp_room >> 20;
+    const std::int64_t now = options.batch.attention_room >> 20;
     decisions.emplace_back(kAttentionRoomKey, std::to_string(now));
     const model::LlamaConfig& llama = run.inputs.llama;
     const auto before = parse_between(then.value(kAttentionRoomKey), 0, kMostMib);

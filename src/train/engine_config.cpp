@@ -75,7 +75,7 @@ bool keeps_dp(const Config& c) {
 
 }  // namespace
 
-bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major) {
+bool decides_attention_room(const Config& config, Hardware hardware, int gpu_major) {
   return hardware == Hardware::gpu && device::deterministic_attention_keeps_dp(gpu_major) &&
          keeps_dp(config) && !config.run.attention_workspace;
 }
@@ -87,19 +87,20 @@ bool decides_logits(const Config& config, Hardware hardware) {
 
 bool decides_by_memory(const Config& config, Hardware hardware) {
   return !config.activation.checkpointing || !config.train.micro_batch ||
-         decides_dp_room(config, hardware, 0) || decides_logits(config, hardware);
+         decides_attention_room(config, hardware, 0) || decides_logits(config, hardware);
 }
 
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu) {
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
   // Where CPUs compute, residuals are in host memory already.
-  fsdp::decide_what_fits(options, question,
-                         {.checkpointing = !config.activation.checkpointing,
-                          .offload_residuals = !config.activation.offload && hardware == Hardware::gpu,
-                          .micro_batch = !config.train.micro_batch,
-                          .most_dp_room = decides_dp_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0,
-                          .logits = decides_logits(config, hardware)});
+  fsdp::decide_what_fits(
+      options, question,
+      {.checkpointing = !config.activation.checkpointing,
+       .offload_residuals = !config.activation.offload && hardware == Hardware::gpu,
+       .micro_batch = !config.train.micro_batch,
+       .most_attention_room = decides_attention_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0,
+       .logits = decides_logits(config, hardware)});
 }
 
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
@@ -190,7 +191,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
   const bool has_room = hardware == Hardware::gpu && keeps_dp(c);
-  if (has_room) options.batch.dp_room = c.run.attention_workspace.value_or(0) << 20;
+  if (has_room) options.batch.attention_room = c.run.attention_workspace.value_or(0) << 20;
   options.batch.documents = c.data.document_mask;
   if (c.run.logits_workspace) options.batch.logits_bytes = *c.run.logits_workspace << 20;
   options.micro_batches = micro_batches;

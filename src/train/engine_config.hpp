@@ -35,7 +35,7 @@ void require_fp8_products(const Config& config, const device::GpuProperties& gpu
 
 /// Whether run.attention_workspace = auto has an effect.
 /// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
-bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major);
+bool decides_attention_room(const Config& config, Hardware hardware, int gpu_major);
 
 /// Whether run.logits_workspace = auto has an effect. With sums in a tree it has not: bits do not depend on the memory there is.
 bool decides_logits(const Config& config, Hardware hardware);

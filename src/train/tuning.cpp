@@ -198,9 +198,9 @@ TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& 
   const double begin = steady_seconds();
   const device::AlgorithmChoices known = std::move(choices.products);
   // On one rank: the others wait for it, so that nothing else runs on its GPU meanwhile.
-  if (world.rank() == 0) autotuner->measure(device::Timing::sustained);
+  if (world.rank() == 0) autotuner->measure(true);
   engine.rehearse();
-  autotuner->measure(device::Timing::off);
+  autotuner->measure(false);
   report_choices(device, log);
   choices.products = from_rank_0([&] { return autotuner->choices(); });
   autotuner->adopt(choices.products);

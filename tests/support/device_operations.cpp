@@ -272,7 +272,7 @@ OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform
   return result;
 }
 
-OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room) {
+OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t attention_room) {
   const std::int64_t tokens = layout.tokens(), longest = std::max(layout.longest(), layout.seq_len);
   OperationCase result;
   result.name = fmt::format("attention, {}, {} heads over {} of {}, window {}", layout.name,
@@ -306,7 +306,7 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape, std:
                  log_sum_exp = s.wide_output(shape.query_heads, tokens);
     run_forward(s, batch, qkv, out, log_sum_exp);
     const Tensor scratch = s.workspace(
-        s.device().sizes().attention_backward_workspace(shape, tokens, longest, s.dtype(), dp_room));
+        s.device().sizes().attention_backward_workspace(shape, tokens, longest, s.dtype(), attention_room));
     s.device().run(device::op::AttentionBackward{.documents = documents_of(batch, longest),
                                                  .shape = shape,
                                                  .dout = s.upload(dy),
@@ -315,7 +315,7 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape, std:
                                                  .log_sum_exp = log_sum_exp,
                                                  .dqkv = dqkv,
                                                  .workspace = scratch,
-                                                 .dp_room = dp_room});
+                                                 .attention_room = attention_room});
     return Inputs{s.download(dqkv)};
   };
   return result;

@@ -42,9 +42,9 @@ enum class Transform : std::uint8_t { none, bias, norms };
 
 OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape,
                        Transform transform = Transform::none);
-/// @param dp_room of the backward direction: by default enough for all of dP
+/// @param attention_room of the backward direction: by default enough for all of dP
 OperationCase attention(const Layout& layout, device::AttentionShape shape,
-                        std::int64_t dp_room = std::int64_t{1} << 30);
+                        std::int64_t attention_room = std::int64_t{1} << 30);
 /// The next `tokens` of a sequence of which `kv_len` are in the cache. No gradient.
 OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device::AttentionShape shape);
 /// Of qkv, in place, or of a product in a buffer of its own; its gradient is the rotation back.

@@ -107,7 +107,7 @@ void set_initial(device::Device& device, const oracle::Fixture& fixture, const T
 EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOptions& options,
                              std::int64_t slots, const model::Model& model) {
   EngineOptions result;
-  result.batch = {.sequences = slots, .seq_len = fixture.seq_len, .dp_room = options.dp_room};
+  result.batch = {.sequences = slots, .seq_len = fixture.seq_len, .attention_room = options.attention_room};
   result.micro_batches = options.accumulation;
   result.strategy = options.strategy;
   result.wrap = options.wrap;

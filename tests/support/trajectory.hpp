@@ -45,12 +45,12 @@ struct TrajectoryOptions {
   std::string frozen = {};  ///< besides what the fixture's rules say
   /// Of a whole parameter's initial values; none: they stay as the fixture has them.
   std::function<void(const model::Parameter&, std::vector<double>&)> change_initial = {};
-  Machine* machine = nullptr;  ///< null: a CPU device
-  bool observed = false;       ///< somebody watches each action, as the trace does
-  bool graph = false;          ///< EngineOptions::graph
-  bool snapshot = false;       ///< EngineOptions::snapshot
-  bool saves_frozen = true;    ///< EngineOptions::saves_frozen
-  std::int64_t dp_room = 0;    ///< BatchShape::dp_room
+  Machine* machine = nullptr;       ///< null: a CPU device
+  bool observed = false;            ///< somebody watches each action, as the trace does
+  bool graph = false;               ///< EngineOptions::graph
+  bool snapshot = false;            ///< EngineOptions::snapshot
+  bool saves_frozen = true;         ///< EngineOptions::saves_frozen
+  std::int64_t attention_room = 0;  ///< BatchShape::attention_room
   int drop = 0;  ///< each step is begun, dropped before its micro-batch of this index, and redone
 };
 

@@ -38,10 +38,10 @@ struct AttentionShape {
 };
 
 /// Launches of cuDNN's deterministic gradients of the attention of so many sequences, each of some of them or of some key/value
-/// heads of one, where dP, the gradient of the probabilities, may take `dp_room` bytes (cuda/attention_sizes.hpp). 0: there is
+/// heads of one, where dP, the gradient of the probabilities, may take `attention_room` bytes (cuda/attention_sizes.hpp). 0: there is
 /// no room for that of one key/value head.
 std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,
-                              std::int64_t dp_room);
+                              std::int64_t attention_room);
 
 /// What the logits of a chunk of rows may take on a GPU where nothing else is asked for: 4096 rows of Llama 3's vocabulary in
 /// 16 bits. The gradient of the head's weight is read and written once per chunk: short chunks cost time (with 512 rows its
@@ -60,11 +60,11 @@ class OperationSizes {
   /// `max_seqlen` is the largest number of tokens of a document.
   virtual std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t max_seqlen,
                                            DType dtype) const = 0;
-  /// @param dp_room bytes that may be taken beyond what any kernels need, for the gradients of the
+  /// @param attention_room bytes that may be taken beyond what any kernels need, for the gradients of the
   /// probabilities, with which cuDNN's deterministic ones are faster; see cuda/attention_sizes.hpp
   virtual std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
                                                     std::int64_t max_seqlen, DType dtype,
-                                                    std::int64_t dp_room) const = 0;
+                                                    std::int64_t attention_room) const = 0;
   virtual std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                                    DType dtype) const = 0;
   /// Of op::QkvTransformGradients.

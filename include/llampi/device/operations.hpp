@@ -194,7 +194,7 @@ struct AttentionBackward {
   Tensor log_sum_exp;  ///< [Hq, T], likewise
   Tensor dqkv;         ///< [T, Hq D + 2 Hkv D], overwritten
   Tensor workspace;
-  std::int64_t dp_room = 0;  ///< with which the workspace was sized
+  std::int64_t attention_room = 0;  ///< with which the workspace was sized
 };
 
 /// Attention of the next T tokens of a sequence with a KV cache of kv_len tokens: their keys and values are written
@@ -490,7 +490,6 @@ struct Cast {
 struct Zero {
   static constexpr const char* kName = "zero";
   Tensor destination;
-  Stream on = Stream::compute;
 };
 
 /// out[i] = standard_deviation * stream.normal(first + i), [1, n]: the same bits on every device, rounded to
@@ -516,7 +515,6 @@ struct SumSquares {
   Tensor sum;  ///< int64 [1, kSumOfSquaresNumbers]
   /// int32 [1, 1]: the bits of a non-negative float32, which order as the floats do; NaN counts as the largest.
   Tensor maximum;
-  Stream on = Stream::compute;
 };
 
 /// From the sum over all ranks: scalars->grad_norm, and clip_coefficient = min(1, max_norm / (norm
@@ -576,19 +574,6 @@ using Operation =
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {
   return std::visit([](const auto& o) { return o.kName; }, operation);
-}
-
-/// On which an operation is issued.
-inline Stream stream_of(const Operation& operation) {
-  return std::visit(
-      [](const auto& o) {
-        if constexpr (requires { o.on; }) {
-          return o.on;
-        } else {
-          return Stream::compute;
-        }
-      },
-      operation);
 }
 
 class Operations {

@@ -3,7 +3,6 @@
 // different orders, so a run that must reproduce the bits of another one must make the same choices.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,16 +12,6 @@ namespace llampi::device {
 /// By what is computed, how: texts of the device's own.
 using AlgorithmChoices = std::map<std::string, std::string>;
 
-/// How the ways to compute an operation are compared.
-enum class Timing : std::uint8_t {
-  off,     ///< not at all
-  bursts,  ///< a few times a millisecond each, in turns: a few seconds for the operations of a step
-  /// The fastest of those again, each long enough for the clock to settle where the GPU's power limit allows it, as it does
-  /// in a step: a way that needs less energy then runs at a higher clock. 0.3 seconds more for most operations,
-  /// which are over in milliseconds.
-  sustained,
-};
-
 class Autotuner {
  public:
   virtual ~Autotuner() = default;
@@ -31,9 +20,9 @@ class Autotuner {
   /// From now on these are made, and others measured or left to the library; what was chosen so far is
   /// forgotten.
   virtual void adopt(const AlgorithmChoices& choices) = 0;
-  /// Unless it is off, the first operation of its kind tries all ways, several times: what it adds to is
-  /// overwritten, so nothing in memory may be of worth.
-  virtual void measure(Timing timing) = 0;
+  /// While it is on, the first operation of its kind tries all ways, several times: what it adds to is
+  /// overwritten, so nothing in memory may be of worth. A few seconds for the operations of a step.
+  virtual void measure(bool on) = 0;
   /// That were made since adopt().
   virtual AlgorithmChoices choices() const = 0;
   /// Since adopt(), a sentence each: an adopted way that does not exist, so that another one was taken; an

@@ -54,9 +54,9 @@ struct FitQuestion {
   bool fits_with(const EngineOptions& with) const;
 };
 
-/// The largest `options.batch.dp_room` with which it fits: `most` bytes, or half of it, and so on down to a
+/// The largest `options.batch.attention_room` with which it fits: `most` bytes, or half of it, and so on down to a
 /// sixty-fourth; else 0.
-std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
+std::int64_t fitting_attention_room(const FitQuestion& question, std::int64_t most);
 
 /// What the logits of a micro-batch take in as few chunks as the device can compute, in whole MiB, if it fits with that; else,
 /// and if that is no more, device::kLogitsBytes.
@@ -92,8 +92,8 @@ struct Undecided {
   bool checkpointing = false;
   bool offload_residuals = false;  ///< where checkpointing is
   bool micro_batch = false;
-  std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
-  bool logits = false;            ///< `options.batch.logits_bytes`
+  std::int64_t most_attention_room = 0;  ///< bytes; 0: `options.batch.attention_room` is decided
+  bool logits = false;                   ///< `options.batch.logits_bytes`
 };
 /// Decides it, in the options that the question is of: recomputation, room for attention and micro-batches of up to 16384 tokens,
 /// so that what they add together is least; if recomputation is given, micro-batches as large as fit. Then as much room as

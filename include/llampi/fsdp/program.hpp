@@ -36,34 +36,39 @@ class Op {
   static const Op d2h;          ///< from the device to host memory
   static const Op unshard;      ///< all-gather of a unit's parameters over the shard group
   static const Op cast_params;  ///< a unit's parameters to the dtype that is computed with
-  static const Op fp8_scales;   ///< of all weights that are gathered in 8 bits, agreed over the shard group
-  static const Op fp8_cast;     ///< a unit's shard to 8 bits
-  static const Op transpose;    ///< the weights of a layer in 8 bits, for its backward
-  static const Op forward;      ///< of a layer
-  static const Op recompute;    ///< activation checkpointing: a layer's saved tensors again
-  static const Op backward;     ///< of a layer; of the last layer forward and backward at once
-  static const Op reshard;      ///< a unit's unsharded parameters are freed
-  static const Op cast_grads;   ///< a unit's gradient to the dtype that is reduced in
-  static const Op reduce;       ///< reduce-scatter of a unit's gradient over the shard group
-  static const Op all_reduce;   ///< over the replicate group: of the sharded gradient in place, or, where a
-                                ///< unit has one shard, of the unsharded gradient
+  static const Op
+      fp8_maxima;  ///< largest magnitudes of what this rank holds of all weights that are gathered in 8 bits
+  static const Op all_reduce_maxima;  ///< of the whole weights, over the shard group
+  static const Op fp8_scales;         ///< of all these weights
+  static const Op fp8_cast;           ///< a unit's shard to 8 bits
+  static const Op transpose;          ///< the weights of a layer in 8 bits, for its backward
+  static const Op forward;            ///< of a layer
+  static const Op recompute;          ///< activation checkpointing: a layer's saved tensors again
+  static const Op backward;           ///< of a layer; of the last layer forward and backward at once
+  static const Op reshard;            ///< a unit's unsharded parameters are freed
+  static const Op cast_grads;         ///< a unit's gradient to the dtype that is reduced in
+  static const Op reduce;             ///< reduce-scatter of a unit's gradient over the shard group
+  static const Op all_reduce;  ///< over the replicate group: of the sharded gradient in place, or, where a
+                               ///< unit has one shard, of the unsharded gradient
   static const Op reduce_scatter;  ///< likewise, where each replica updates a part of the shard: to that part
   static const Op
       all_gather;       ///< over the replicate group, in place: of the parts of a shard that were updated
   static const Op add;  ///< a partial sum of a unit's gradients to another: see SumOrder::tree
-  static const Op sum_squares;  ///< of a unit's sharded gradient, once it is complete
-  static const Op norm;         ///< global gradient norm and clip coefficient
-  static const Op update;       ///< optimizer on a unit's shard; on Stream::host by the host
+  static const Op sum_squares;         ///< of a unit's sharded gradient, once it is complete
+  static const Op all_reduce_squares;  ///< their sum, over ranks that hold other parts of the gradient
+  static const Op norm;                ///< global gradient norm and clip coefficient
+  static const Op update;              ///< optimizer on a unit's shard; on Stream::host by the host
 
  private:
   const char* name_;
 };
 inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::cast_params{"cast_params"},
-    Op::fp8_scales{"fp8_scales"}, Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"},
-    Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
-    Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"},
-    Op::reduce_scatter{"reduce_scatter"}, Op::all_gather{"all_gather"}, Op::add{"add"},
-    Op::sum_squares{"sum_squares"}, Op::norm{"norm"}, Op::update{"update"};
+    Op::fp8_maxima{"fp8_maxima"}, Op::all_reduce_maxima{"all_reduce_maxima"}, Op::fp8_scales{"fp8_scales"},
+    Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"}, Op::forward{"forward"}, Op::recompute{"recompute"},
+    Op::backward{"backward"}, Op::reshard{"reshard"}, Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"},
+    Op::all_reduce{"all_reduce"}, Op::reduce_scatter{"reduce_scatter"}, Op::all_gather{"all_gather"},
+    Op::add{"add"}, Op::sum_squares{"sum_squares"}, Op::all_reduce_squares{"all_reduce_squares"},
+    Op::norm{"norm"}, Op::update{"update"};
 inline const char* to_string(Op op) { return op.name(); }
 
 /// What a copy between host and device carries.
@@ -246,7 +251,7 @@ enum class Slot : std::uint8_t {
   kv_cache,
   constant,  ///< the model's
   logits,
-  gradient,  ///< sharded: of update one, of norm all
+  gradient,  ///< sharded
   master,
   exp_avg,
   exp_avg_sq,

@@ -21,7 +21,7 @@ inline constexpr device::Stream kH2dStream = device::Stream::other(0, "h2d");
 /// From the device to the host: a link carries both directions at once.
 inline constexpr device::Stream kD2hStream = device::Stream::other(1, "d2h");
 
-/// Passes over gradients that are complete, while others are computed, and copies of the state that is saved.
+/// Copies of the state that is saved.
 inline constexpr device::Stream kSideStream = device::Stream::other(2, "side");
 
 /// Of all collectives over replicas, so that they need one communicator.

@@ -68,10 +68,10 @@ struct BatchShape {
   /// seq_len; 0: a pass has whole sequences.
   std::int64_t context = 0;
   /// See OperationSizes::attention_backward_workspace().
-  std::int64_t dp_room = 0;
+  std::int64_t attention_room = 0;
   /// See OperationSizes::linear_cross_entropy_workspace().
   std::int64_t logits_bytes = device::kLogitsBytes;
-  /// Sequences may be several documents. Then dp_room is used for these where it is too small for a whole sequence.
+  /// Sequences may be several documents. Then attention_room is used for these where it is too small for a whole sequence.
   bool documents = true;
 
   /// Positions that a token can have.
@@ -114,7 +114,7 @@ struct LayerContext {
   device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
   std::int64_t seq_len = 0;                          ///< of the BatchShape: no segment is longer
-  std::int64_t dp_room = 0;                          ///< likewise
+  std::int64_t attention_room = 0;                   ///< likewise
   std::int64_t logits_bytes = device::kLogitsBytes;  ///< likewise
   Tensor input;  ///< the previous layer's output; none for the first layer
   Tensor output;

@@ -15,7 +15,7 @@ class CpuSizes final : public OperationSizes {
   std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                    DType dtype) const override;
   std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                            DType dtype, std::int64_t dp_room) const override;
+                                            DType dtype, std::int64_t attention_room) const override;
   std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                            DType dtype) const override;
   std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t vocabulary, DType dtype,

@@ -58,11 +58,11 @@ constexpr std::int64_t largest_divisor(std::int64_t whole, const Fits& fits) {
   return 0;
 }
 
-/// The largest piece of `sequences` sequences of `longest` tokens whose dP fits into `dp_room` bytes: fewer
+/// The largest piece of `sequences` sequences of `longest` tokens whose dP fits into `attention_room` bytes: fewer
 /// sequences first, then fewer heads of one.
 inline constexpr AttentionPiece attention_piece(AttentionShape shape, std::int64_t sequences,
-                                                std::int64_t longest, std::int64_t dp_room) {
-  const auto fits = [&](AttentionPiece piece) { return dp_bytes(shape, piece, longest) <= dp_room; };
+                                                std::int64_t longest, std::int64_t attention_room) {
+  const auto fits = [&](AttentionPiece piece) { return dp_bytes(shape, piece, longest) <= attention_room; };
   const std::int64_t all = shape.key_value_heads;
   if (const auto some = largest_divisor(sequences, [&](std::int64_t n) { return fits({n, all}); }); some > 0)
     return {some, all};
@@ -73,16 +73,16 @@ inline constexpr AttentionPiece attention_piece(AttentionShape shape, std::int64
 /// Packed documents of at most `longest` tokens: a launch for each class of lengths, with as many heads of a document as there is
 /// room for, and as many documents of it as there is room for then and fit into `tokens`; the class of the longest is the last.
 inline std::vector<DocumentLaunch> document_launches(AttentionShape shape, std::int64_t tokens,
-                                                     std::int64_t longest, std::int64_t dp_room) {
+                                                     std::int64_t longest, std::int64_t attention_room) {
   std::vector<DocumentLaunch> launches;
   for (int c = 0; c <= LengthClasses::of(longest); ++c) {
     const std::int64_t of_class = std::min(LengthClasses::longest(c), longest);
-    const AttentionPiece one = attention_piece(shape, 1, of_class, dp_room);
+    const AttentionPiece one = attention_piece(shape, 1, of_class, attention_room);
     if (one.sequences == 0) {
       launches.push_back({.longest = of_class});
       continue;
     }
-    const std::int64_t most = std::min(tokens / of_class, dp_room / dp_bytes(shape, one, of_class));
+    const std::int64_t most = std::min(tokens / of_class, attention_room / dp_bytes(shape, one, of_class));
     const auto documents = std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(most, 1)));
     launches.push_back({of_class, static_cast<std::int64_t>(documents), one.key_value_heads});
   }
@@ -129,23 +129,23 @@ inline constexpr std::int64_t beside_dp_bytes(AttentionShape shape, std::int64_t
 /// What the pieces of `tokens` tokens take for dP at most, be they whole sequences or packed documents; 0: no piece
 /// of the longest fits.
 inline std::int64_t dp_bytes_in_pieces(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                       std::int64_t dp_room) {
+                                       std::int64_t attention_room) {
   const std::int64_t sequences = std::max<std::int64_t>(tokens / longest, 1);
-  std::int64_t bytes = dp_bytes(shape, attention_piece(shape, sequences, longest, dp_room), longest);
+  std::int64_t bytes = dp_bytes(shape, attention_piece(shape, sequences, longest, attention_room), longest);
   if (bytes == 0) return 0;
-  for (const auto& launch : document_launches(shape, tokens, longest, dp_room))
+  for (const auto& launch : document_launches(shape, tokens, longest, attention_room))
     bytes = std::max(bytes, dp_bytes(shape, {launch.documents, launch.key_value_heads}, launch.longest));
   return bytes;
 }
 
 /// Enough for either: which kernels run is known on the GPU only.
-/// @param dp_room bytes that dP may take; 0: deterministic gradients are left to native kernels where cuDNN
+/// @param attention_room bytes that dP may take; 0: deterministic gradients are left to native kernels where cuDNN
 /// would need it
 inline std::int64_t attention_backward_bytes(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                             std::int64_t dp_room) {
+                                             std::int64_t attention_room) {
   const std::int64_t without =
       std::max(own_attention_backward_bytes(shape, tokens), cudnn_attention_backward_bytes(shape, tokens));
-  const std::int64_t dp = dp_bytes_in_pieces(shape, tokens, longest, dp_room);
+  const std::int64_t dp = dp_bytes_in_pieces(shape, tokens, longest, attention_room);
   return dp == 0 ? without : std::max(without, beside_dp_bytes(shape, tokens, longest) + dp);
 }
 

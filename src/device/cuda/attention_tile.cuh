@@ -15,8 +15,6 @@
 
 namespace llampi::device::cuda {
 
-inline constexpr float kLog2E = 1.44269504088896340736F;
-
 /// Index of the warp in its block. By the shuffle the compiler knows that it is one for all lanes.
 __device__ inline int warp_index() {
   return __shfl_sync(0xffffffffU, static_cast<int>(recomputed(threadIdx.x) / 32), 0);

@@ -131,9 +131,8 @@ void CudaDevice::execute(const op::Cast& o) {
 
 void CudaDevice::execute(const op::Zero& o) {
   if (o.destination.bytes() > 0) {
-    check(
-        cudaMemsetAsync(o.destination.data, 0, static_cast<std::size_t>(o.destination.bytes()), stream(o.on)),
-        "cudaMemsetAsync");
+    check(cudaMemsetAsync(o.destination.data, 0, static_cast<std::size_t>(o.destination.bytes()), compute()),
+          "cudaMemsetAsync");
   }
 }
 

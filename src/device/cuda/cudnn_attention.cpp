@@ -300,12 +300,12 @@ class GraphAttention final : public CudnnAttention {
   /// Without parts where not even the smallest piece has room for its dP.
   template <class Operands>
   CudnnDivision division_of(const Operands& o) const {
-    std::int64_t dp_room = std::numeric_limits<std::int64_t>::max();
+    std::int64_t attention_room = std::numeric_limits<std::int64_t>::max();
     if constexpr (std::is_same_v<Operands, op::AttentionBackward>) {
       if (deterministic_ && deterministic_attention_keeps_dp(gpu_.compute_capability / 10))
-        dp_room = o.dp_room;
+        attention_room = o.attention_room;
     }
-    return divide_attention(problem_of(o), o.shape, o.documents, dp_room);
+    return divide_attention(problem_of(o), o.shape, o.documents, attention_room);
   }
 
   template <class Operands>

@@ -34,8 +34,8 @@ CudnnProblem problem_of_operands(const Operands& o) {
   return problem;
 }
 
-CudnnDivision divide_sequences(const CudnnProblem& whole, AttentionShape shape, std::int64_t dp_room) {
-  const AttentionPiece piece = attention_piece(shape, whole.batch, whole.longest, dp_room);
+CudnnDivision divide_sequences(const CudnnProblem& whole, AttentionShape shape, std::int64_t attention_room) {
+  const AttentionPiece piece = attention_piece(shape, whole.batch, whole.longest, attention_room);
   if (piece.sequences == 0) return {};
   CudnnProblem problem = whole;
   problem.batch = piece.sequences;
@@ -49,11 +49,11 @@ CudnnDivision divide_sequences(const CudnnProblem& whole, AttentionShape shape, 
 }
 
 CudnnDivision divide_documents(const CudnnProblem& whole, AttentionShape shape, const LengthClasses& lengths,
-                               std::int64_t dp_room) {
+                               std::int64_t attention_room) {
   CudnnDivision division;
   std::int64_t above = 0, all_pieces = 0;
   std::size_t of_class = 0;
-  for (const auto& launch : document_launches(shape, whole.tokens, whole.longest, dp_room)) {
+  for (const auto& launch : document_launches(shape, whole.tokens, whole.longest, attention_room)) {
     const std::int64_t most = std::min(whole.batch, whole.tokens / (above + 1));
     const std::int64_t documents = lengths.counted() ? std::min(lengths.documents[of_class], most) : most;
     ++of_class;
@@ -86,9 +86,9 @@ CudnnProblem problem_of(const op::Attention& o) { return problem_of_operands(o);
 CudnnProblem problem_of(const op::AttentionBackward& o) { return problem_of_operands(o); }
 
 CudnnDivision divide_attention(const CudnnProblem& whole, AttentionShape shape, const Documents& documents,
-                               std::int64_t dp_room) {
-  return whole.ragged ? divide_documents(whole, shape, documents.lengths, dp_room)
-                      : divide_sequences(whole, shape, dp_room);
+                               std::int64_t attention_room) {
+  return whole.ragged ? divide_documents(whole, shape, documents.lengths, attention_room)
+                      : divide_sequences(whole, shape, attention_room);
 }
 
 CudnnPiece piece_of(const CudnnProblem& problem, AttentionShape shape, std::int64_t heads,

@@ -47,13 +47,13 @@ struct CudnnDivision {
 CudnnProblem problem_of(const op::Attention& o);
 CudnnProblem problem_of(const op::AttentionBackward& o);
 
-/// Sequences of equal length come in pieces of at most `dp_room` bytes of dP. Packed documents of similar length are launched
+/// Sequences of equal length come in pieces of at most `attention_room` bytes of dP. Packed documents of similar length are launched
 /// together: how many documents and heads a launch has depends on shapes only, so that what is in the micro-batch decides how
 /// often a graph is launched, and never which.
 /// @param whole problem_of() an operation with this shape and these documents
 /// @returns no parts where not even the smallest piece has room for its dP
 CudnnDivision divide_attention(const CudnnProblem& whole, AttentionShape shape, const Documents& documents,
-                               std::int64_t dp_room);
+                               std::int64_t attention_room);
 
 /// A piece of the heads and of the tokens.
 struct CudnnPiece {

@@ -148,10 +148,9 @@ void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands
     warnings_.push_back(fmt::format(
         "the remembered algorithm cannot be used any more, so bits will differ: {}", name_of(product)));
   }
-  if (timing_ == Timing::off) return;
+  if (!measures_) return;
   const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
-  const auto [fastest, repeats] =
-      timer.fastest(ways, {.timing = timing_, .must_repeat = product.partial_sums == PartialSums::in_order});
+  const auto [fastest, repeats] = timer.fastest(ways, product.partial_sums == PartialSums::in_order);
   take(fastest);
   if (!repeats)
     warnings_.push_back(fmt::format("no algorithm gave the same bits twice: {}", name_of(product)));

@@ -76,7 +76,7 @@ class Gemm final : public Autotuner {
   // Autotuner: which algorithm has which product
   std::string key() const override;
   void adopt(const AlgorithmChoices& choices) override;
-  void measure(Timing timing) override { timing_ = timing; }
+  void measure(bool on) override { measures_ = on; }
   AlgorithmChoices choices() const override;
   std::vector<std::string> warnings() const override { return warnings_; }
 
@@ -89,7 +89,7 @@ class Gemm final : public Autotuner {
 
   std::unique_ptr<ProductLibrary> library_;
   bool deterministic_, tf32_;
-  Timing timing_ = Timing::off;
+  bool measures_ = false;
   std::string gpu_;
   int multiprocessors_;
   AlgorithmChoices adopted_;

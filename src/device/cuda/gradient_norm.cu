@@ -252,7 +252,7 @@ void CudaDevice::execute(const op::SumSquares& o) {
   with_gradient(o.gradient, [&](const auto* data, auto width) {
     using T = std::remove_cvref_t<decltype(*data)>;
     for_each_group(o.ranges, o.gradient.elements(), [&](const RangeGroup& group, dim3 blocks) {
-      launch(sum_squares_kernel<T, width()>, blocks, dim3(kRangeThreads), 0, stream(o.on), group, data, sum,
+      launch(sum_squares_kernel<T, width()>, blocks, dim3(kRangeThreads), 0, compute(), group, data, sum,
              maximum);
     });
   });

@@ -16,6 +16,8 @@
 
 namespace llampi::device::cuda {
 
+inline constexpr float kLog2E = 1.44269504088896340736F;
+
 /// Of a block of kernels that go element by element.
 inline constexpr int kElementThreads = 256;
 
@@ -94,6 +96,10 @@ template <class T>
 __device__ inline void store_pack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<Pack<T>*>(to) = pack;
 }
+
+/// Of a mean of squares: 1 / sqrt(x), and NaN where they are too large for float32. Not 0: then a run that diverges would look
+/// like one that has come to an end.
+__device__ inline float inverse_root(float x) { return x < INFINITY ? 1.0F / sqrtf(x) : NAN; }
 
 /// Sums over a warp, in a fixed order; every lane has the result.
 __device__ inline float warp_sum(float x) {

@@ -4,6 +4,7 @@
 // Time for 8192 tokens of Llama-3-8B (V = 128256, H = 4096, bfloat16) on an H100, estimated with 650 TFLOP/s and
 // 3.3 TB/s: three products of 8.6 TFLOP 40 ms; what the rows take here, logits read once and gradients written
 // 1.3 ms; the gradient of the weight, read and written for each chunk, 1.3 ms, of which the product hides some.
+// Measured there: what the rows take, 3.5 ms; since then, with a third fewer instructions, not again.
 #include <cmath>
 
 #include "device/cuda/cuda_device.hpp"
@@ -16,9 +17,20 @@ namespace llampi::device::cuda {
 namespace {
 
 constexpr int kLossThreads = 512;       ///< a block per row
+constexpr int kWideLossThreads = 1024;  ///< of rows that leave no room for a second block's in shared memory
 constexpr int kNarrowLossThreads = 32;  ///< of rows that one tile of so few threads holds
 constexpr int kLoads = 4;               ///< packs that a thread has in flight
 constexpr int kSumThreads = 256;
+
+/// exp(x), x <= 0. Where logits have 16 bits, x is off by far more than this is.
+template <class T>
+__device__ inline float exponential(float x) {
+  if constexpr (sizeof(T) == 2) {
+    return exp2_approximate(x * kLog2E);
+  } else {
+    return expf(x);
+  }
+}
 
 template <class T>
 __device__ inline Pack<T> all_of(float x) {
@@ -36,19 +48,23 @@ struct LogitsRow {
   static constexpr int kTile = kThreads * kLoads * kPack;  ///< logits that a block looks at at a time
 
   T* data;
-  std::int64_t vocabulary;
+  int vocabulary;
   T* kept;  ///< shared memory
-  std::int64_t kept_columns;
+  int kept_columns;
 
   /// First column of the thread's load `i` of the tile at `begin`: neighbours read side by side.
-  static __device__ std::int64_t column_of(std::int64_t begin, int i) {
+  static __device__ int column_of(int begin, int i) {
     return begin + (i * kThreads + static_cast<int>(threadIdx.x)) * kPack;
   }
+  /// Whether it is this thread that reads and writes this column.
+  static __device__ bool owns(int column) {
+    return column / kPack % kThreads == static_cast<int>(threadIdx.x);
+  }
   /// The thread's logits of a tile, which are kept; -infinity behind the end of the row, where its gap is.
-  __device__ void load(std::int64_t begin, Pack<T> (&tile)[kLoads]) const {
+  __device__ void load(int begin, Pack<T> (&tile)[kLoads]) const {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::int64_t column = column_of(begin, i);
+      const int column = column_of(begin, i);
       tile[i] = column < vocabulary ? load_pack(data + column) : all_of<T>(-INFINITY);
       if (column + kPack > vocabulary) {
 #pragma unroll
@@ -59,8 +75,9 @@ struct LogitsRow {
       if (column < kept_columns) store_pack(kept + column, tile[i]);
     }
   }
-  __device__ Pack<T> load_again(std::int64_t column) const {
-    return load_pack((column < kept_columns ? kept : data) + column);
+  __device__ Pack<T> load_again(int column) const {
+    if (column < kept_columns) return load_pack(kept + column);
+    return load_pack(data + column);
   }
 };
 
@@ -75,7 +92,7 @@ template <class T, int kThreads>
 __device__ inline LossStatistics loss_statistics(const LogitsRow<T, kThreads>& row) {
   constexpr int kPack = Pack<T>::kSize;
   float maximum = -INFINITY, sum = 0;
-  for (std::int64_t begin = 0; begin < row.vocabulary; begin += row.kTile) {
+  for (int begin = 0; begin < row.vocabulary; begin += row.kTile) {
     Pack<T> tile[kLoads];
     row.load(begin, tile);
     float larger = maximum;
@@ -84,42 +101,58 @@ __device__ inline LossStatistics loss_statistics(const LogitsRow<T, kThreads>& r
       larger = fmaxf(larger, to_float(tile[i / kPack].values[i % kPack]));
     // Where nothing but -infinity was seen, differences of infinities must not become NaN.
     const float reference = larger == -INFINITY ? 0.0F : larger;
-    sum *= expf(maximum - reference);
+    sum *= exponential<T>(maximum - reference);
 #pragma unroll
     for (int i = 0; i < kLoads * kPack; ++i)
-      sum += expf(to_float(tile[i / kPack].values[i % kPack]) - reference);
+      sum += exponential<T>(to_float(tile[i / kPack].values[i % kPack]) - reference);
     maximum = larger;
   }
   const float of_row = block_max(maximum);
-  return {of_row, block_sum(sum * expf(maximum - of_row))};
+  return {of_row, block_sum(sum * exponential<T>(maximum - of_row))};
+}
+
+/// Of logits that are not their row's label's.
+template <class T>
+__device__ inline Pack<T> gradients(const Pack<T>& logits, float factor, float maximum) {
+  constexpr int kPack = Pack<T>::kSize;
+  Pack<T> result;
+  if constexpr (sizeof(T) == 2) {
+    std::uint32_t words[kPack / 2];
+#pragma unroll
+    for (int w = 0; w < kPack / 2; ++w)
+      words[w] = pack_pair<T>(exponential<T>(to_float(logits.values[2 * w]) - maximum) * factor,
+                              exponential<T>(to_float(logits.values[2 * w + 1]) - maximum) * factor);
+    memcpy(&result, words, sizeof(result));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kPack; ++j)
+      result.values[j] = from_float<T>(exponential<T>(to_float(logits.values[j]) - maximum) * factor);
+  }
+  return result;
 }
 
 /// The logits become (softmax - one-hot) scale.
+/// @param logit of the label, if that is a row of the head
 template <class T, int kThreads>
-__device__ inline void write_gradient(const LogitsRow<T, kThreads>& row, std::int32_t label, float scale,
-                                      LossStatistics statistics) {
-  constexpr int kPack = Pack<T>::kSize;
+__device__ inline void write_gradient(const LogitsRow<T, kThreads>& row, std::int32_t label, float logit,
+                                      float scale, LossStatistics statistics) {
   const float factor = scale / statistics.sum;
-  for (std::int64_t begin = 0; begin < row.vocabulary; begin += row.kTile) {
+  for (int begin = 0; begin < row.vocabulary; begin += row.kTile) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::int64_t column = row.column_of(begin, i);
+      const int column = row.column_of(begin, i);
       if (column >= row.vocabulary) continue;
-      Pack<T> pack = row.load_again(column);
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) {
-        const float probability = expf(to_float(pack.values[j]) - statistics.maximum) * factor;
-        pack.values[j] = from_float<T>(column + j == label ? probability - scale : probability);
-      }
-      store_pack(row.data + column, pack);
+      store_pack(row.data + column, gradients(row.load_again(column), factor, statistics.maximum));
     }
   }
+  if (label < row.vocabulary && row.owns(label))  // written once more, by the same thread
+    row.data[label] = from_float<T>(exponential<T>(logit - statistics.maximum) * factor - scale);
 }
 
 template <class T, int kThreads>
 __device__ inline void write_zeros(const LogitsRow<T, kThreads>& row) {
   const Pack<T> zeros = all_of<T>(0.0F);
-  for (std::int64_t column = std::int64_t{threadIdx.x} * Pack<T>::kSize; column < row.vocabulary;
+  for (int column = static_cast<int>(threadIdx.x) * Pack<T>::kSize; column < row.vocabulary;
        column += kThreads * Pack<T>::kSize)
     store_pack(row.data + column, zeros);
 }
@@ -127,8 +160,8 @@ __device__ inline void write_zeros(const LogitsRow<T, kThreads>& row) {
 /// A block per row, with kept_columns of shared memory. A label that is no row of the head makes the row's
 /// loss and gradient NaN: the host cannot look at the labels without waiting for them.
 template <class T, int kThreads, bool kGradient>
-__global__ void __launch_bounds__(kThreads, 2)
-    cross_entropy(T* logits, std::int64_t stride, std::int64_t vocabulary, std::int64_t kept_columns,
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy(T* logits, std::int64_t stride, int vocabulary, int kept_columns,
                   const std::int32_t* labels, const double* inverse_tokens, float* losses) {
   const LogitsRow<T, kThreads> row{logits + blockIdx.x * stride, vocabulary, dynamic_shared<T>(),
                                    kept_columns};
@@ -140,24 +173,23 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const bool valid = label < vocabulary;
   const bool writes_loss = threadIdx.x == 0;
-  const float logit = valid && writes_loss ? to_float(row.data[label]) : 0.0F;  // before it is overwritten
+  const float logit = valid ? to_float(row.data[label]) : 0.0F;  // before it is overwritten
   const LossStatistics statistics = loss_statistics(row);
   if (writes_loss) losses[blockIdx.x] = valid ? logf(statistics.sum) + (statistics.maximum - logit) : NAN;
   if constexpr (kGradient) {
     const float scale = valid ? static_cast<float>(*inverse_tokens) : NAN;
-    write_gradient(row, label, scale, statistics);
+    write_gradient(row, label, logit, scale, statistics);
   }
 }
 
-/// Columns of T that a block can keep, in whole packs.
-template <class T>
-std::int64_t columns_to_keep(std::int64_t vocabulary) {
-  constexpr std::int64_t kOwn = 1024, kPack = Pack<T>::kSize;  // of reductions
+/// Bytes of shared memory for the logits of a block.
+std::int64_t bytes_to_keep() {
+  constexpr std::int64_t kOwn = 1024;  // of reductions
   int device = 0, most = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "cudaDeviceGetAttribute");
-  return std::min((most - kOwn) / 16, ceil_div(vocabulary, kPack)) * kPack;
+  return most - kOwn;
 }
 
 /// loss_sum += the losses of the rows, by one block in an order that depends on `rows` alone.
@@ -190,6 +222,7 @@ class Head {
         chunk_(head_rows(o.x.rows, o.weight.rows, o.x.dtype, o.logits_bytes)) {
     elements_of(x_, x_.dtype, o.labels.cols, x_.cols, "x");
     elements_of(weight_, x_.dtype, weight_.rows, x_.cols, "weight");
+    require(weight_.rows < (1 << 30), "the vocabulary is too large for the loss");
     require(o.workspace.bytes() >= head_loss_bytes(x_.rows, weight_.rows, x_.dtype, o.logits_bytes),
             "the workspace of the head is too small");
     require(reinterpret_cast<std::uintptr_t>(o.workspace.data) % 256 == 0,
@@ -215,13 +248,22 @@ class Head {
     const auto grid = static_cast<unsigned>(end - begin);
     dispatch(x_.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      const std::int64_t kept = kGradient ? columns_to_keep<T>(weight_.rows) : 0;
-      const bool is_narrow = weight_.rows <= LogitsRow<T, kNarrowLossThreads>::kTile;
-      launch_with_shared(is_narrow ? cross_entropy<T, kNarrowLossThreads, kGradient>
-                                   : cross_entropy<T, kLossThreads, kGradient>,
-                         dim3(grid), dim3(is_narrow ? kNarrowLossThreads : kLossThreads),
-                         static_cast<std::size_t>(kept) * sizeof(T), stream_, static_cast<T*>(logits_),
-                         stride(), weight_.rows, kept, labels_ + begin, inverse_tokens, losses_);
+      const auto vocabulary = static_cast<int>(weight_.rows);
+      const std::int64_t most = kGradient ? bytes_to_keep() : 0,
+                         row = round_up(std::int64_t{vocabulary} * sizeof(T), 16);
+      const auto kept = static_cast<int>(std::min(most / 16 * 16, row) / sizeof(T));
+      const auto start = [&](auto kernel, int threads) {
+        launch_with_shared(kernel, dim3(grid), dim3(static_cast<unsigned>(threads)),
+                           static_cast<std::size_t>(kept) * sizeof(T), stream_, static_cast<T*>(logits_),
+                           stride(), vocabulary, kept, labels_ + begin, inverse_tokens, losses_);
+      };
+      if (vocabulary <= LogitsRow<T, kNarrowLossThreads>::kTile) {
+        start(cross_entropy<T, kNarrowLossThreads, kGradient>, kNarrowLossThreads);
+      } else if (2 * row <= most || !kGradient) {
+        start(cross_entropy<T, kLossThreads, kGradient>, kLossThreads);
+      } else {
+        start(cross_entropy<T, kWideLossThreads, kGradient>, kWideLossThreads);
+      }
     });
     launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, loss_sum_);
   }

@@ -18,19 +18,9 @@ constexpr int kMostRunsOfBurst = 20;
 constexpr double kHopeless = 1.6;
 constexpr double kNoise = 2e-5;  ///< seconds: of a single run
 
-// Under load. An H200 at its power limit computes products at 1,485 of 1,980 MHz. A way that needs less energy runs at a
-// higher clock, but not in bursts: there all ways have the clock that their mean power allows. How long a clock takes to
-// settle is assumed.
-constexpr std::size_t kFinalists = 3;
-constexpr double kClose = 1.03;      ///< times the fastest: what is slower in bursts does not make up for it
-constexpr double kSettling = 0.02;   ///< seconds, not counted
-constexpr double kSustained = 0.03;  ///< seconds, twice
-/// Seconds: with shorter products the GPU waits for launches, and power does not limit it.
-constexpr double kLimitedByPower = 5e-5;
-
-int runs_of(double wanted_seconds, double seconds) {
+int runs_of_burst(double seconds) {
   constexpr double kLeast = 1e-6;  // of a clock that may show 0
-  return static_cast<int>(std::max(1.0, wanted_seconds / std::max(seconds, kLeast)));
+  return std::clamp(static_cast<int>(kBurst / std::max(seconds, kLeast)), 1, kMostRunsOfBurst);
 }
 
 }  // namespace
@@ -58,20 +48,17 @@ ProductTimer::ProductTimer(LibraryProduct& product, const ColumnProduct& asked,
       result_bytes_(((asked.result.cols - 1) * asked.result.stride + asked.result.rows) *
                     size_of(asked.result.dtype)) {}
 
-ProductTimer::Choice ProductTimer::fastest(const std::vector<NamedWay>& ways, const Demand& demand) const {
-  const std::vector<Timed> times = timed_in_bursts(ways);
-  std::vector<Timed> best = finalists(times, demand);
-  if (best.empty()) return {times.front().way, false};
-  if (best.size() > 1) {
-    time_sustained(best);
-    std::ranges::stable_sort(best, {}, &Timed::seconds);
-  }
-  return {best.front().way};
+ProductTimer::Choice ProductTimer::fastest(const std::vector<NamedWay>& ways, bool must_repeat) const {
+  const std::vector<Timed> times = times_of(ways);
+  const auto best = std::ranges::find_if(
+      times, [&](const Timed& timed) { return !must_repeat || repeats_its_bits(timed.way); });
+  if (best == times.end()) return {times.front().way, false};
+  return {best->way};
 }
 
 /// In turns, of which the first does not count, so that a clock that falls meanwhile is fair. What a single run shows to be far
 /// slower is not timed again and stays behind the others, as that run was at another clock.
-std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector<NamedWay>& ways) const {
+std::vector<ProductTimer::Timed> ProductTimer::times_of(const std::vector<NamedWay>& ways) const {
   std::vector<Timed> times;
   std::optional<Error> failure;
   for (const NamedWay& way : ways) {
@@ -86,7 +73,7 @@ std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector
   const double least = times.front().seconds;
   const auto hopeless = std::ranges::upper_bound(times, kHopeless * least + kNoise, {}, &Timed::seconds);
   const std::span close(times.begin(), hopeless);
-  const int runs = std::min(runs_of(kBurst, least), kMostRunsOfBurst);
+  const int runs = runs_of_burst(least);
   for (int turn = 0; close.size() > 1 && turn < kTurns; ++turn) {
     for (Timed& timed : close) {
       const double now = seconds_of(timed.way, runs);
@@ -95,33 +82,6 @@ std::vector<ProductTimer::Timed> ProductTimer::timed_in_bursts(const std::vector
   }
   std::ranges::stable_sort(close, {}, &Timed::seconds);
   return times;
-}
-
-std::vector<ProductTimer::Timed> ProductTimer::finalists(const std::vector<Timed>& sorted,
-                                                         const Demand& demand) const {
-  const bool sustained = demand.timing == Timing::sustained && sorted.front().seconds >= kLimitedByPower;
-  const std::size_t wanted = sustained ? kFinalists : 1;
-  std::vector<Timed> best;
-  for (const Timed& timed : sorted) {
-    if (best.size() == wanted || (!best.empty() && timed.seconds > kClose * best.front().seconds)) break;
-    if (!demand.must_repeat || repeats_its_bits(timed.way)) best.push_back(timed);
-  }
-  return best;
-}
-
-/// Forwards and backwards, so that one that comes later has no worse of a GPU that gets warmer.
-void ProductTimer::time_sustained(std::vector<Timed>& finalists) const {
-  const auto sustained = [&](const Timed& timed) {
-    seconds_of(timed.way, runs_of(kSettling, timed.seconds));
-    return seconds_of(timed.way, runs_of(kSustained, timed.seconds));
-  };
-  std::vector<double> forwards, backwards;
-  for (auto timed = finalists.begin(); timed != finalists.end(); ++timed)
-    forwards.push_back(sustained(*timed));
-  for (auto timed = finalists.rbegin(); timed != finalists.rend(); ++timed)
-    backwards.push_back(sustained(*timed));
-  for (std::size_t i = 0; i < finalists.size(); ++i)
-    finalists[i].seconds = (forwards[i] + backwards[finalists.size() - 1 - i]) / 2;
 }
 
 double ProductTimer::seconds_of(const LibraryProduct::Way& way, int runs) const {

@@ -8,7 +8,6 @@
 
 #include "device/cuda/product_library.hpp"
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/tuning.hpp"
 
 namespace llampi::device::cuda {
 
@@ -26,17 +25,14 @@ class ProductTimer {
   ProductTimer(LibraryProduct& product, const ColumnProduct& asked, const ColumnOperands& operands,
                const Tensor& workspace, cudaStream_t stream);
 
-  struct Demand {
-    Timing timing = Timing::bursts;
-    bool must_repeat = true;  ///< the same bits in each run
-  };
   struct Choice {
     NamedWay way;
     bool repeats_its_bits = true;
   };
-  /// Of those that repeat their bits, if that counts and there is one. Those that fail are left out.
-  /// @throws Error if all do
-  Choice fastest(const std::vector<NamedWay>& ways, const Demand& demand) const;
+  /// Those that fail are left out.
+  /// @param must_repeat of those that have the same bits in each run, if there is one
+  /// @throws Error if all fail
+  Choice fastest(const std::vector<NamedWay>& ways, bool must_repeat) const;
 
  private:
   struct Timed {
@@ -44,11 +40,7 @@ class ProductTimer {
     double seconds = 0;
   };
   /// The fastest first. @throws Error if all fail
-  std::vector<Timed> timed_in_bursts(const std::vector<NamedWay>& ways) const;
-  /// The fastest few, of those that may be chosen.
-  std::vector<Timed> finalists(const std::vector<Timed>& sorted, const Demand& demand) const;
-  void time_sustained(std::vector<Timed>& finalists) const;
-
+  std::vector<Timed> times_of(const std::vector<NamedWay>& ways) const;
   double seconds_of(const LibraryProduct::Way& way, int runs) const;
   bool repeats_its_bits(const LibraryProduct::Way& way) const;
   std::uint64_t checksum_of_run(const LibraryProduct::Way& way) const;

@@ -62,32 +62,21 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
   return plans;
 }
 
+BufferTable::LayerBuffers::LayerBuffers(const model::LayerSpec& layer)
+    : saved(layer.saved.size(), BufferId::none),
+      forward_scratch(layer.forward_scratch.size(), BufferId::none),
+      recompute_scratch(layer.recompute_scratch.size(), BufferId::none),
+      backward_scratch(layer.backward_scratch.size(), BufferId::none) {}
+
 BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     : spec_(spec),
       program_(program),
       placement_(state_placement(spec.options.precision, spec.options.offload)),
-      fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)) {
-  const std::size_t units = spec.units.size(), layers = spec.specs.size();
-  constexpr std::array kNone = {BufferId::none, BufferId::none};
+      fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)),
+      units_(spec.units.size()),
+      layers_(spec.specs.begin(), spec.specs.end()),
+      transposed_(fp8_weights_.size(), BufferId::none) {
   workspace_.fill(BufferId::none);
-  unsharded_.assign(units, kNone);
-  cast_.assign(units, kNone);
-  for (auto* list : {&fp8_shard_, &reduce_buffer_, &host_gradient_, &host_shard_})
-    list->assign(units, BufferId::none);
-  unsharded_gradient_.resize(units);
-  sharded_gradient_.resize(units);
-  all_reduced_gradient_.resize(units);
-  transposed_.assign(fp8_weights_.size(), BufferId::none);
-  streamed_.resize(units);
-  for (auto* list : {&activation_, &host_activation_, &returned_activation_})
-    list->assign(layers, BufferId::none);
-  for (const auto& layer : spec.specs) {
-    saved_.emplace_back(layer.saved.size(), BufferId::none);
-    forward_scratch_.emplace_back(layer.forward_scratch.size(), BufferId::none);
-    recompute_scratch_.emplace_back(layer.recompute_scratch.size(), BufferId::none);
-    backward_scratch_.emplace_back(layer.backward_scratch.size(), BufferId::none);
-  }
-
   add_states();
   auto& lasting = program.persistent;
   for (const auto& constant : spec.constants) {
@@ -97,7 +86,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
                                             .rows = constant.rows,
                                             .cols = constant.cols}));
   }
-  for (int s = 0; s < static_cast<int>(layers); ++s) {
+  for (int s = 0; s < static_cast<int>(layers_.size()); ++s) {
     auto& caches = lasting.kv_cache.emplace_back();
     for (const auto& item : spec.specs[s].kv_cache)
       caches.push_back(persistent(of_layer(Purpose::kv_cache, s, item)));
@@ -105,9 +94,8 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
   const std::int64_t scalars = optim::kStepScalars + spec.input_buffers;
   lasting.step_scalars =
       persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = scalars});
-  lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
-                                     .dtype = DType::int32,
-                                     .cols = kNormScalars + static_cast<std::int64_t>(units)});
+  lasting.norm_scalars = persistent(
+      {.purpose = Purpose::norm_scalars, .dtype = DType::int32, .cols = kNormScalars + std::ssize(units_)});
   if (!fp8_weights_.empty()) {
     lasting.fp8_maxima = persistent(
         {.purpose = Purpose::fp8_maxima, .dtype = DType::int32, .cols = fp8_maxima_elements(fp8_weights_)});
@@ -205,7 +193,7 @@ Buffer BufferTable::of_layer(Purpose purpose, int layer, const model::BufferSpec
 }
 
 BufferId BufferTable::fp8_shard(int unit) {
-  return once(fp8_shard_[unit], [&] {
+  return once(units_[unit].fp8_shard, [&] {
     return of_unit(Purpose::fp8_shard, unit, DType::float8_e4m3fn, spec_.units[unit].shard_elements);
   });
 }
@@ -220,14 +208,14 @@ BufferId BufferTable::transposed(int weight) {
 
 BufferId BufferTable::unsharded(int unit, Pass pass) {
   const Unit& of = spec_.units[unit];
-  return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
+  return once(units_[unit].unsharded[static_cast<std::size_t>(pass)], [&] {
     return of_unit(Purpose::unsharded_params, unit, gathered_dtype(of, spec_.options.precision),
                    of.flat_elements());
   });
 }
 
 BufferId BufferTable::cast(int unit, Pass pass) {
-  return once(cast_[unit][static_cast<std::size_t>(pass)], [&] {
+  return once(units_[unit].cast[static_cast<std::size_t>(pass)], [&] {
     return of_unit(Purpose::cast_params, unit, spec_.options.precision.compute,
                    spec_.units[unit].flat_elements());
   });
@@ -241,12 +229,12 @@ BufferId BufferTable::partial_sum(std::vector<BufferId>& known, int sum, Buffer 
 
 BufferId BufferTable::unsharded_gradient(int unit, int sum) {
   return partial_sum(
-      unsharded_gradient_[unit], sum,
+      units_[unit].unsharded_gradient, sum,
       of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_), spec_.units[unit].flat_elements()));
 }
 
 BufferId BufferTable::reduce_buffer(int unit) {
-  return once(reduce_buffer_[unit], [&] {
+  return once(units_[unit].reduce_buffer, [&] {
     return of_unit(Purpose::reduce_buffer, unit, spec_.options.precision.reduce,
                    spec_.units[unit].flat_elements());
   });
@@ -254,7 +242,7 @@ BufferId BufferTable::reduce_buffer(int unit) {
 
 BufferId BufferTable::sharded_gradient(int unit, int sum) {
   const Unit& of = spec_.units[unit];
-  return partial_sum(sharded_gradient_[unit], sum,
+  return partial_sum(units_[unit].sharded_gradient, sum,
                      of_unit(Purpose::sharded_gradient, unit, spec_.options.precision.gradient_shard,
                              of.shards > 1 ? of.shard_elements : of.part_elements()));
 }
@@ -265,21 +253,21 @@ BufferId BufferTable::all_reduced_gradient(int unit, int sum) {
   Buffer part =
       of_unit(Purpose::sharded_gradient, unit, spec_.options.precision.gradient_shard, of.part_elements());
   part.name += ", part";
-  return partial_sum(all_reduced_gradient_[unit], sum, part);
+  return partial_sum(units_[unit].all_reduced_gradient, sum, part);
 }
 
 BufferId BufferTable::activation(int layer) {
-  return once(activation_[layer],
+  return once(layers_[layer].activation,
               [&] { return of_layer(Purpose::activation, layer, spec_.specs[layer].output); });
 }
 
 BufferId BufferTable::host_activation(int layer) {
-  return once(host_activation_[layer],
+  return once(layers_[layer].host_activation,
               [&] { return on_host(of_layer(Purpose::host_activation, layer, spec_.specs[layer].output)); });
 }
 
 BufferId BufferTable::returned_activation(int layer) {
-  return once(returned_activation_[layer],
+  return once(layers_[layer].returned_activation,
               [&] { return of_layer(Purpose::activation, layer, spec_.specs[layer].output); });
 }
 
@@ -294,24 +282,24 @@ BufferId BufferTable::residual_gradient() {
 }
 
 BufferId BufferTable::saved(int layer, int item) {
-  return once(saved_[layer][item],
+  return once(layers_[layer].saved[item],
               [&] { return of_layer(Purpose::saved, layer, spec_.specs[layer].saved[item]); });
 }
 
 BufferId BufferTable::forward_scratch(int layer, int item) {
-  return once(forward_scratch_[layer][item], [&] {
+  return once(layers_[layer].forward_scratch[item], [&] {
     return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].forward_scratch[item]);
   });
 }
 
 BufferId BufferTable::recompute_scratch(int layer, int item) {
-  return once(recompute_scratch_[layer][item], [&] {
+  return once(layers_[layer].recompute_scratch[item], [&] {
     return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].recompute_scratch[item]);
   });
 }
 
 BufferId BufferTable::backward_scratch(int layer, int item) {
-  return once(backward_scratch_[layer][item], [&] {
+  return once(layers_[layer].backward_scratch[item], [&] {
     return of_layer(Purpose::backward_scratch, layer, spec_.specs[layer].backward_scratch[item]);
   });
 }
@@ -326,7 +314,7 @@ BufferId BufferTable::workspace(device::Stream stream, std::int64_t bytes) {
 }
 
 StreamedState BufferTable::streamed(int unit) {
-  StreamedState& known = streamed_[unit];
+  StreamedState& known = units_[unit].streamed;
   const auto& precision = spec_.options.precision;
   const auto make = [&](BufferId& id, DType dtype) {
     once(id,
@@ -340,7 +328,7 @@ StreamedState BufferTable::streamed(int unit) {
 }
 
 BufferId BufferTable::host_gradient(int unit) {
-  return once(host_gradient_[unit], [&] {
+  return once(units_[unit].host_gradient, [&] {
     return on_host(of_unit(Purpose::host_gradient, unit, spec_.options.precision.gradient_shard,
                            spec_.units[unit].part_elements()));
   });
@@ -348,7 +336,7 @@ BufferId BufferTable::host_gradient(int unit) {
 
 BufferId BufferTable::host_shard(int unit) {
   if (spec_.options.precision.master == spec_.options.precision.param) return BufferId::none;
-  return once(host_shard_[unit], [&] {
+  return once(units_[unit].host_shard, [&] {
     return on_host(
         of_unit(Purpose::host_shard, unit, spec_.options.precision.param, spec_.units[unit].part_elements()));
   });

@@ -70,6 +70,22 @@ class BufferTable {
   const std::vector<Fp8WeightPlace>& fp8_weights() const { return fp8_weights_; }
 
  private:
+  // What has been made so far; none: nobody has needed it.
+  struct UnitBuffers {
+    static constexpr std::array kNeither = {BufferId::none, BufferId::none};
+    std::array<BufferId, 2> unsharded = kNeither, cast = kNeither;  ///< per pass
+    BufferId fp8_shard = BufferId::none, reduce_buffer = BufferId::none;
+    std::vector<BufferId> unsharded_gradient, sharded_gradient, all_reduced_gradient;  ///< per sum
+    StreamedState streamed;
+    BufferId host_gradient = BufferId::none, host_shard = BufferId::none;
+  };
+  struct LayerBuffers {
+    explicit LayerBuffers(const model::LayerSpec& layer);
+    BufferId activation = BufferId::none, host_activation = BufferId::none,
+             returned_activation = BufferId::none;
+    std::vector<BufferId> saved, forward_scratch, recompute_scratch, backward_scratch;  ///< per item
+  };
+
   void add_states();
   void add_snapshots();
   BufferId add(const Buffer& buffer);
@@ -85,15 +101,9 @@ class BufferTable {
   Program& program_;
   StatePlacement placement_;
   std::vector<Fp8WeightPlace> fp8_weights_;
-  std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
-  std::vector<BufferId> fp8_shard_, transposed_;
-  std::vector<BufferId> reduce_buffer_, host_gradient_, host_shard_;
-  std::vector<std::vector<BufferId>> unsharded_gradient_, sharded_gradient_,
-      all_reduced_gradient_;  // per unit and sum
-  std::vector<StreamedState> streamed_;
-  std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per layer
-  std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,
-      backward_scratch_;  // per layer and item
+  std::vector<UnitBuffers> units_;
+  std::vector<LayerBuffers> layers_;
+  std::vector<BufferId> transposed_;  // per weight in 8 bits
   BufferId residual_gradient_ = BufferId::none;
   std::array<BufferId, device::kStreams> workspace_;
 };

@@ -62,21 +62,35 @@ class Builder {
   void emit_fp8_scales() {
     const auto& lasting = list_.program.persistent;
     if (lasting.fp8_scales == BufferId::none) return;
-    const std::int64_t maxima = fp8_maxima_elements(list_.buffers.fp8_weights());
-    Action scales{.op = Op::fp8_scales, .ranks = Ranks::shard_group};
+    Action find{.op = Op::fp8_maxima};
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       require(!list_.units[u].fp8 || !list_.units[u].uploaded,
               "shards in host memory are not cast to 8 bits");
-      if (list_.units[u].fp8) scales.operands.push_back(read_of(lasting.units[u].shard));
+      if (list_.units[u].fp8) find.operands.push_back(read_of(lasting.units[u].shard));
     }
-    scales.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
-    scales.operands.push_back(write_of(lasting.fp8_scales, Slot::fp8_scales));
-    scales.operands.push_back(workspace_operand(
-        list_, kReduceStream, comm::all_reduce_workspace(spec_.backend, maxima, spec_.shards, DType::int32)));
-    list_.push(std::move(scales));
+    find.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
+    const int found = list_.push(std::move(find));
+    Action scale{.op = Op::fp8_scales,
+                 .operands = {read_of(lasting.fp8_maxima, Slot::fp8_maxima),
+                              write_of(lasting.fp8_scales, Slot::fp8_scales)}};
+    if (spec_.shards > 1) scale.waits.push_back(emit_all_reduce_maxima(found));
+    list_.push(std::move(scale));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!list_.units[u].gathered) emit_fp8_cast(u);
     }
+  }
+
+  int emit_all_reduce_maxima(int found) {
+    const BufferId maxima = list_.program.persistent.fp8_maxima;
+    const std::int64_t workspace = comm::all_reduce_workspace(spec_.backend, list_.program[maxima].elements(),
+                                                              spec_.shards, DType::int32);
+    return list_.push(
+        {.op = Op::all_reduce_maxima,
+         .stream = kReduceStream,
+         .ranks = Ranks::shard_group,
+         .operands = {both_of(maxima, Slot::fp8_maxima), workspace_operand(list_, kReduceStream, workspace)},
+         .waits = {found},
+         .bytes = list_.bytes_of(maxima)});
   }
 
   /// Once a step, of units in 8 bits only. A unit that is gathered is cast just before its first gather: no gather

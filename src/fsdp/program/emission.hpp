@@ -21,7 +21,10 @@ inline Operand both_of(BufferId buffer, Slot slot, Part part = {}) {
 
 struct Emission {
   explicit Emission(const ProgramSpec& program_spec)
-      : spec(program_spec), units(plan_units(program_spec)), buffers(program_spec, program) {}
+      : spec(program_spec),
+        units(plan_units(program_spec)),
+        buffers(program_spec, program),
+        reduced(program_spec.units.size(), -1) {}
 
   /// The index of the action.
   int push(Action action) {
@@ -38,12 +41,9 @@ struct Emission {
   BufferTable buffers;
   int last_compute = -1;
   int last_reduction = -1;
-  int last_squares = -1;  ///< of Op::sum_squares
+  std::vector<int>
+      reduced;  ///< per unit: the action after which BufferTable::all_reduced_gradient() is complete
 };
-
-/// The squares of a unit's gradient for the norm, beside what is computed; else the norm sums them itself.
-/// @param complete the action after which the gradient is
-void emit_squares(Emission& list, int unit, int complete);
 
 /// What follows the last micro-batch: the norm, and updates with the copies that they need.
 void emit_update(Emission& list);

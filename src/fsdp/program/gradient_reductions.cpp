@@ -51,9 +51,7 @@ int GradientReductions::reduce_in_any_order(int unit, int micro_batch) {
                                        adds ? Accumulate::yes : Accumulate::no});
     if (is_hybrid(spec_, unit) && is_last) push_all_reduce(list_, unit, micro_batch, 0);
   }
-  // A host that computes would have to stand still until the reduction is done.
-  if (spec_.backend == comm::Backend::nccl && is_last)
-    emit_squares(list_, unit, plan.reduced ? list_.last_reduction : list_.last_compute);
+  if (is_last) list_.reduced[unit] = plan.reduced ? list_.last_reduction : list_.last_compute;
   return reduction;
 }
 

@@ -88,8 +88,8 @@ BufferId GradientSums::gradient_of(int unit, int micro_batch) {
   return list_.buffers.unsharded_gradient(unit, sums.written_to);
 }
 
-/// On GPUs a unit's sum is complete as soon as it can be without the compute stream waiting for the reduction, so that its
-/// squares are summed beside the backward pass. A host that computes would have to stand still for that.
+/// On GPUs a unit's partial sums are added, and their memory is free, as soon as that can be without the compute stream
+/// waiting for the reduction. A host that computes would have to stand still for that.
 int GradientSums::end_micro_batch(int unit, int micro_batch) {
   const int reduction = add_micro_batch(unit, micro_batch);
   if (spec_.backend == comm::Backend::nccl && micro_batch + 1 == spec_.options.micro_batches) {
@@ -137,7 +137,8 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
 
 void GradientSums::end() {
   if (last_ >= 0) end_unit(last_);
-  for (int u = 0; spec_.backend != comm::Backend::nccl && u < static_cast<int>(units_.size()); ++u) {
+  if (spec_.backend == comm::Backend::nccl) return;
+  for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {  // as they were reduced
     if (list_.units[u].trained) end_unit(u);
   }
 }
@@ -148,8 +149,7 @@ void GradientSums::end_unit(int unit) {
     sums.pending.push_back(addition);
   const bool adds = !sums.pending.empty();
   add_pending(unit);
-  if (spec_.backend == comm::Backend::nccl)
-    emit_squares(list_, unit, adds ? list_.last_compute : sums.reduction);
+  list_.reduced[unit] = adds ? list_.last_compute : sums.reduction;
 }
 
 void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, Accumulate accumulate) {

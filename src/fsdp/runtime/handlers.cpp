@@ -31,6 +31,11 @@ void Call::announce() {
   if (record != nullptr) sequence = record->issue(as_noted);
 }
 
+comm::Group& RankContext::group_of(const Action& action) const {
+  require(action.ranks != Ranks::self, "an action of this rank alone has no group");
+  return action.ranks == Ranks::shard_group ? shards : replicas;
+}
+
 ActionHandler on_its_stream(std::function<void(Call& call)> issue) {
   return [issue = std::move(issue)](Call& call) -> std::unique_ptr<comm::Work> {
     issue(call);

@@ -88,6 +88,9 @@ struct RankContext {
   std::vector<std::vector<Fp8Piece>> fp8_pieces;
   /// Called before an update is issued on this stream: it overwrites state.
   std::function<void(device::Stream)> before_update;
+
+  /// The ranks that take part in an action. @throws Error if this one alone does
+  comm::Group& group_of(const Action& action) const;
 };
 
 void add_compute(HandlerTable& handlers, const RankContext& rank);
@@ -96,10 +99,9 @@ void add_copies(HandlerTable& handlers, const RankContext& rank);
 void add_update(HandlerTable& handlers, const RankContext& rank);
 void add_fp8(HandlerTable& handlers, const RankContext& rank);
 
-/// values = op over the ranks of the group, in place, and noted as part of the action that is issued. The compute
-/// stream waits for it.
-void reduce_values(const RankContext& rank, comm::Group& group, device::Stream stream, Call& call,
-                   Tensor values, comm::ReduceOp op);
+/// values = op over the ranks of the action, in place.
+std::unique_ptr<comm::Work> all_reduce_values(const RankContext& rank, Call& call, Tensor values,
+                                              comm::ReduceOp op);
 
 struct BoundProgram;
 /// Lets the device prepare (device::Operations::prepare()) all that the layers of the program issue for so many

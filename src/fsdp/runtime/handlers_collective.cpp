@@ -2,7 +2,6 @@
 // Between ranks: parameters are gathered, gradients reduced and their partial sums added.
 #include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -21,18 +20,11 @@ Tensor as_words(Tensor tensor) {
 
 }  // namespace
 
-void reduce_values(const RankContext& rank, comm::Group& group, device::Stream stream, Call& call,
-                   Tensor values, comm::ReduceOp op) {
-  device::Device& device = rank.device;
-  const char* const name = to_string(call.action.op);
-  device.wait(stream, device.record(device::Stream::compute));
-  const std::uint64_t sequence = call.record == nullptr ? 0 : call.record->issue({name, -1, values.bytes()});
-  const auto work = group.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], stream);
-  if (call.record != nullptr) call.record->wait(sequence);
-  work->wait(device::Stream::compute);
-  if (call.record == nullptr) return;
-  if (work->progress()) call.record->complete(sequence);
-  call.record->act(name);
+std::unique_ptr<comm::Work> all_reduce_values(const RankContext& rank, Call& call, Tensor values,
+                                              comm::ReduceOp op) {
+  call.announce();
+  return rank.group_of(call.action)
+      .all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], call.action.stream);
 }
 
 void add_collectives(HandlerTable& handlers, const RankContext& rank) {

@@ -5,7 +5,6 @@
 
 #include "fsdp/runtime/handlers.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
@@ -31,23 +30,8 @@ void measure(device::Device& device, const Fp8WeightPlace& weight, const Fp8Piec
   }
 }
 
-/// Those of weights with one scale each stand side by side.
-void write_scales(device::Device& device, const std::vector<Fp8WeightPlace>& weights, const Tensor& maxima,
-                  const Tensor& scales) {
-  if (!weights.front().in_blocks) {
-    const Part all{.offset = 0, .rows = std::ssize(weights), .cols = weights.front().scales.rows};
-    device.run(op::Fp8Scales{.maxima = maxima, .scales = part_of(scales, all)});
-    return;
-  }
-  for (const Fp8WeightPlace& weight : weights) {
-    device.run(op::Fp8BlockScales{.maxima = part_of(maxima, weight.maxima),
-                                  .scales = part_of(scales, weight.scales),
-                                  .transposed_scales = part_of(scales, weight.transposed_scales)});
-  }
-}
-
 /// The bits of magnitudes order as these do, so that their maximum over ranks is that of the whole weight.
-void find_scales(const RankContext& rank, Call& call) {
+void find_maxima(const RankContext& rank, const Call& call) {
   const Tensor maxima = call[Slot::fp8_maxima];
   const auto shards = call.all(Slot::input);
   rank.device.run(op::Zero{.destination = maxima});
@@ -59,8 +43,22 @@ void find_scales(const RankContext& rank, Call& call) {
       measure(rank.device, rank.fp8_weights[static_cast<std::size_t>(piece.weight)], piece,
               shard.slice(piece.begin, piece.end), maxima);
   }
-  reduce_values(rank, rank.shards, kReduceStream, call, maxima, comm::ReduceOp::max);
-  write_scales(rank.device, rank.fp8_weights, maxima, call[Slot::fp8_scales]);
+}
+
+/// Those of weights with one scale each stand side by side.
+void write_scales(const RankContext& rank, const Call& call) {
+  const Tensor maxima = call[Slot::fp8_maxima], scales = call[Slot::fp8_scales];
+  const std::vector<Fp8WeightPlace>& weights = rank.fp8_weights;
+  if (!weights.front().in_blocks) {
+    const Part all{.offset = 0, .rows = std::ssize(weights), .cols = weights.front().scales.rows};
+    rank.device.run(op::Fp8Scales{.maxima = maxima, .scales = part_of(scales, all)});
+    return;
+  }
+  for (const Fp8WeightPlace& weight : weights) {
+    rank.device.run(op::Fp8BlockScales{.maxima = part_of(maxima, weight.maxima),
+                                       .scales = part_of(scales, weight.scales),
+                                       .transposed_scales = part_of(scales, weight.transposed_scales)});
+  }
 }
 
 /// Padding is not cast: nobody reads it.
@@ -97,7 +95,11 @@ void transpose(const RankContext& rank, const Call& call) {
 }  // namespace
 
 void add_fp8(HandlerTable& handlers, const RankContext& rank) {
-  handlers.add(Op::fp8_scales, on_its_stream([&rank](Call& call) { find_scales(rank, call); }));
+  handlers.add(Op::fp8_maxima, on_its_stream([&rank](Call& call) { find_maxima(rank, call); }));
+  handlers.add(Op::all_reduce_maxima, [&rank](Call& call) {
+    return all_reduce_values(rank, call, call[Slot::fp8_maxima], comm::ReduceOp::max);
+  });
+  handlers.add(Op::fp8_scales, on_its_stream([&rank](Call& call) { write_scales(rank, call); }));
   handlers.add(Op::fp8_cast, on_its_stream([&rank](Call& call) { cast_shard(rank, call); }));
   handlers.add(Op::transpose, on_its_stream([&rank](Call& call) { transpose(rank, call); }));
 }

@@ -213,26 +213,26 @@ TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
 }
 
 TEST(Verdicts, CompareWhatARunChooses) {
-  json sustained = ours(16384 * 1.01), bursts = ours(16384);
-  sustained["tuning"] = "sustained";
-  bursts["tuning"] = "bursts";
-  EXPECT_THAT(verdicts({sustained, bursts}),
-              HasSubstr("| layers of 8B, 8192 | products chosen in bursts | 1.00 | 1.010, gains |"));
-  EXPECT_THAT(verdicts({with(sustained, "tokens_per_second", 16384 * 1.003), bursts}),
-              HasSubstr("| products chosen in bursts | 1.00 | 1.003, no difference within 0.5 % |"));
-  EXPECT_THAT(verdicts({with(ours(20000), "gradient", "float32"), bursts}),
-              HasSubstr("| products chosen in bursts | 1.00 | not measured"));
-  json chunks = ours(16384 * 1.02);
+  json whole = ours(16384 * 1.01), chunks = ours(16384);
   chunks["logits_workspace"] = 1024;
-  EXPECT_THAT(verdicts({sustained, bursts, chunks}),
+  EXPECT_THAT(verdicts({whole, chunks}),
               HasSubstr("| logits in chunks of 1 GiB | 1.00 | not measured: no row of"))
       << "the other row has them in chunks, too";
-  sustained["logits_workspace_bytes"] = std::int64_t{2} << 30;
-  EXPECT_THAT(verdicts({sustained, bursts, chunks}),
-              HasSubstr("| layers of 8B, 8192 | logits in chunks of 1 GiB | 1.00 | 0.990, **loses** |"));
-  EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000})), bursts}),
-              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"))
-      << "no run chooses in bursts";
+  whole["logits_workspace_bytes"] = std::int64_t{2} << 30;
+  EXPECT_THAT(verdicts({whole, chunks}),
+              HasSubstr("| layers of 8B, 8192 | logits in chunks of 1 GiB | 1.00 | 1.010, gains |"));
+  EXPECT_THAT(verdicts({with(whole, "tokens_per_second", 16384 * 1.003), chunks}),
+              HasSubstr("| logits in chunks of 1 GiB | 1.00 | 1.003, no difference within 0.5 % |"));
+  EXPECT_THAT(verdicts({with(whole, "tokens_per_second", 16384 * 0.99), chunks}),
+              HasSubstr("| logits in chunks of 1 GiB | 1.00 | 0.990, **loses** |"));
+  EXPECT_THAT(verdicts({with(whole, "gradient", "float32"), chunks}),
+              HasSubstr("| logits in chunks of 1 GiB | 1.00 | not measured"));
+  const json llmq = row_of(log_of({1, 1, 1000}));
+  EXPECT_THAT(verdicts({llmq, with(whole, "tuning", "auto")}),
+              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | 1.010, **NOT reached** |"));
+  for (const json& other : {chunks, with(whole, "tuning", "off")})
+    EXPECT_THAT(verdicts({llmq, other}), HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"))
+        << "no run chooses so";
 }
 
 TEST(Verdicts, CountProductsAndAttention) {
@@ -248,7 +248,7 @@ TEST(Verdicts, CountProductsAndAttention) {
   EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 88.4 %, reached |"));
 }
 
-TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
+TEST(Tables, SayWhereAStepGoes) {
   json row = ours(16000);
   row.update(
       {{"tflops", 400},
@@ -258,7 +258,7 @@ TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
        {"memory_bytes", 8e10},
        {"limits", {{"square_tflops", 700}, {"step_products_tflops", 690}, {"products", json::array()}}}});
   row["limits"].update({{"copy_gbytes_per_second", 2800}, {"step_products_seconds", 0.6}});
-  row["profile"] = {{"seconds", 0.9}, {"classes_beside", {{"gradient norm", 0.01}}}};
+  row["profile"] = {{"seconds", 0.9}};
   row["profile"]["classes"] = {{"matrix products", 0.8}, {"gradient norm", 0.02}, {"waits and gaps", 0.08}};
   const auto file = std::filesystem::temp_directory_path() / "llampi_beside_test_rows.json";
   std::ofstream(file) << row << "\n";
@@ -266,10 +266,7 @@ TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
   EXPECT_THAT(text,
               HasSubstr("| matrix products | 800.0 (88.9 %) |\n| waits and gaps | 80.0 (8.9 %) |\n"
                         "| gradient norm | 20.0 (2.2 %) |\n| all: the step, issued | 900.0 (100.0 %) |\n"
-                        "| beside it: gradient norm | 10.0 (1.1 %) |\n| the step as it runs | 850.0"));
-  row["profile"].erase("classes_beside");  // as it was written before
-  std::ofstream(file) << row << "\n";
-  EXPECT_THAT(tables(file.string()), HasSubstr("issued | 900.0 (100.0 %) |\n| the step as it runs |"));
+                        "| the step as it runs | 850.0"));
 
   json small = row;
   small["hidden"] = 2048;

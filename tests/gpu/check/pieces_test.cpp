@@ -43,7 +43,7 @@ class CheckOfPieces : public ::testing::Test {
     gpu.decorate([this, &gpu](const device::Operation& operation, const std::function<void()>& issue) {
       issue();
       const auto* const o = std::get_if<device::op::AttentionBackward>(&operation);
-      if (o == nullptr || o->dp_room != broken_room_) return;
+      if (o == nullptr || o->attention_room != broken_room_) return;
       const std::int64_t begin = (o->dqkv.rows - 1) * o->dqkv.cols;
       const Tensor one = o->dqkv.slice(begin, begin + 1);
       std::uint16_t bits = 0;

@@ -44,7 +44,7 @@ struct Problem {
   AttentionShape shape;
   std::int64_t tokens, longest, segments;
   DType dtype = DType::bfloat16;
-  std::int64_t dp_room = 0;
+  std::int64_t attention_room = 0;
 };
 
 /// Of one GPU, with the workspace that a plan gives.
@@ -71,7 +71,7 @@ class Kernels {
                                                       .log_sum_exp = {},
                                                       .dqkv = {},
                                                       .workspace = bytes(backward_bytes(p)),
-                                                      .dp_room = p.dp_room});
+                                                      .attention_room = p.attention_room});
   }
   std::string why() const { return attention_->describe(); }
   static std::string name() {
@@ -86,10 +86,10 @@ class Kernels {
   }
   /// As model::BatchShape::documents: also for documents that have room where the longest have none.
   static std::int64_t backward_bytes(const Problem& p) {
-    std::int64_t bytes = attention_backward_bytes(p.shape, p.tokens, p.longest, p.dp_room);
+    std::int64_t bytes = attention_backward_bytes(p.shape, p.tokens, p.longest, p.attention_room);
     for (int c = 0; p.segments * p.longest != p.tokens && LengthClasses::longest(c) < p.longest; ++c)
-      bytes =
-          std::max(bytes, attention_backward_bytes(p.shape, p.tokens, LengthClasses::longest(c), p.dp_room));
+      bytes = std::max(
+          bytes, attention_backward_bytes(p.shape, p.tokens, LengthClasses::longest(c), p.attention_room));
     return bytes;
   }
   static Tensor qkv(const Problem& p) { return {nullptr, p.dtype, p.tokens, p.shape.qkv_cols()}; }
@@ -179,7 +179,7 @@ TEST_F(CudnnGraphs, DISABLED_AreBuiltForOtherGpus) {
 // documents.
 TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
   struct Case {
-    std::int64_t tokens, longest, segments, dp_room;
+    std::int64_t tokens, longest, segments, attention_room;
     const char* expected;
   };
   constexpr std::int64_t kMebi = 1 << 20;
@@ -193,7 +193,8 @@ TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
   for (const Case& c : cases) {
     SCOPED_TRACE(fmt::format("{} tokens, {} of at most {}", c.tokens, c.segments, c.longest));
     Kernels hopper(kH100, true);
-    EXPECT_TRUE(hopper.backward({kLlama8B, c.tokens, c.longest, c.segments, DType::bfloat16, c.dp_room}))
+    EXPECT_TRUE(
+        hopper.backward({kLlama8B, c.tokens, c.longest, c.segments, DType::bfloat16, c.attention_room}))
         << hopper.why();
     EXPECT_EQ(hopper.why(),
               fmt::format("{}{}", hopper.name(), *c.expected ? fmt::format(" ({})", c.expected) : ""));
@@ -206,9 +207,9 @@ TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   constexpr std::int64_t kTooLittle = std::int64_t{511} << 20;
   Kernels hopper(kH100, true);
   EXPECT_TRUE(hopper.forward({kLlama8B, 8192, 8192, 1})) << hopper.why();
-  for (const auto& [segments, dp_room] :
+  for (const auto& [segments, attention_room] :
        {std::pair{1, std::int64_t{0}}, {1, kTooLittle}, {9, std::int64_t{0}}}) {
-    EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, segments, DType::bfloat16, dp_room}));
+    EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, segments, DType::bfloat16, attention_room}));
     EXPECT_NE(hopper.why().find("(backward by native kernels: "), std::string::npos) << hopper.why();
     EXPECT_LE(hopper.why().size(), 200U);
   }

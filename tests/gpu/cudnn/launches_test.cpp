@@ -14,11 +14,11 @@ using device::cuda::CudnnProblem;
 using device::cuda::Direction;
 using ::testing::ElementsAre;
 
-std::vector<Launch> launches(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room,
+std::vector<Launch> launches(const Layout& layout, device::AttentionShape shape, std::int64_t attention_room,
                              Direction direction, bool deterministic = true) {
   std::string why;
   const auto device = make_gpu({.deterministic = deterministic}, why);
-  const OperationCase op = attention(layout, shape, dp_room);
+  const OperationCase op = attention(layout, shape, attention_room);
   Session session(*device, DType::bfloat16);
   emulator::take_attention_launches();
   op.backward(session, op.inputs, normal(layout.tokens(), shape.query_cols(), "dy"), Accumulate::no);

@@ -70,7 +70,7 @@ class PackedSteps : public ::testing::Test {
     fixture_.global_batch = 2;
   }
 
-  Outcome run(bool prepares, bool graph, std::int64_t dp_room = std::int64_t{1} << 20) {
+  Outcome run(bool prepares, bool graph, std::int64_t attention_room = std::int64_t{1} << 20) {
     std::string why;
     GpuRank rank = make_gpu_rank(test_world(), why);
     const auto host = device::make_cpu_device(1);
@@ -79,7 +79,7 @@ class PackedSteps : public ::testing::Test {
                     {.precision = {.param = DType::bfloat16, .compute = DType::bfloat16},
                      .machine = &machine,
                      .graph = graph,
-                     .dp_room = dp_room});
+                     .attention_room = attention_room});
     Outcome outcome;
     emulator::take_attention_graphs();
     emulator::take_attention_launches();

@@ -83,43 +83,13 @@ TEST_F(ProductTuning, TakesTheFastestWhileItMeasures) {
   EXPECT_EQ(gemm.key(), "a GPU, emulated products");
   EXPECT_EQ(seconds_of(gemm), 3);  // the library's first
   gemm.adopt({});
-  gemm.measure(Timing::sustained);
+  gemm.measure(true);
   EXPECT_EQ(seconds_of(gemm), 2);
   EXPECT_EQ(y_.values(), std::vector<float>(32, 16.0F));
-  gemm.measure(Timing::off);
+  gemm.measure(false);
   EXPECT_EQ(seconds_of(gemm), 2) << "it is chosen once";
   EXPECT_EQ(seconds_of(gemm, Accumulate::yes), 3) << "another product";
   EXPECT_EQ(y_.values(), std::vector<float>(32, 32.0F));
-}
-
-// At the power limit another way may be the fastest than in bursts: only one that was close is timed again.
-TEST_F(ProductTuning, TakesTheFastestUnderLoad) {
-  const auto chosen = [&](Timing timing, std::vector<emulator::Algorithm> algorithms) {
-    emulator::set_algorithms(std::move(algorithms));
-    Gemm gemm(true, false);
-    gemm.measure(timing);
-    return seconds_of(gemm);
-  };
-  const emulator::Algorithm hungry{.seconds = 1.00e-3, .seconds_under_load = 1.30e-3};
-  const emulator::Algorithm frugal{.seconds = 1.02e-3, .seconds_under_load = 1.20e-3};
-  const emulator::Algorithm far{.seconds = 1.04e-3, .seconds_under_load = 1.10e-3};
-  EXPECT_EQ(chosen(Timing::sustained, {hungry, frugal, far}), frugal.seconds);
-  EXPECT_EQ(chosen(Timing::bursts, {hungry, frugal, far}), hungry.seconds);
-  EXPECT_EQ(chosen(Timing::sustained, {hungry, far}), hungry.seconds);
-
-  emulator::Algorithm differs = frugal;
-  differs.repeats_its_bits = false;
-  EXPECT_EQ(chosen(Timing::sustained, {hungry, differs}), hungry.seconds);
-  emulator::Algorithm third = frugal, fourth = frugal;
-  third.seconds = 1.021e-3;
-  fourth.seconds = 1.022e-3;
-  fourth.seconds_under_load = 1.10e-3;
-  EXPECT_EQ(chosen(Timing::sustained, {fourth, third, frugal, hungry}), frugal.seconds)
-      << "three are timed again, and of equal ones the first counts";
-  // Launches bound what is shorter.
-  const emulator::Algorithm short_hungry{.seconds = 1.00e-5, .seconds_under_load = 1.30e-5};
-  const emulator::Algorithm short_frugal{.seconds = 1.02e-5, .seconds_under_load = 1.20e-5};
-  EXPECT_EQ(chosen(Timing::sustained, {short_hungry, short_frugal}), short_hungry.seconds);
 }
 
 // At first the clock is higher than later: what was timed then cannot be compared with what was timed afterwards.
@@ -128,11 +98,9 @@ TEST_F(ProductTuning, IsNotMisledByTheFirstRuns) {
   for (const auto& slower : {emulator::Algorithm{.seconds = 1.60e-3, .seconds_at_first = 0.96e-3},
                              emulator::Algorithm{.seconds = 2.00e-3, .seconds_at_first = 1.25e-3}}) {
     emulator::set_algorithms({best, slower});
-    for (const Timing timing : {Timing::bursts, Timing::sustained}) {
-      Gemm gemm(true, false);
-      gemm.measure(timing);
-      EXPECT_EQ(seconds_of(gemm), best.seconds) << slower.seconds;
-    }
+    Gemm gemm(true, false);
+    gemm.measure(true);
+    EXPECT_EQ(seconds_of(gemm), best.seconds) << slower.seconds;
   }
 }
 
@@ -140,8 +108,8 @@ TEST_F(ProductTuning, TakesNoneWhoseBitsDiffer) {
   emulator::set_algorithms({{.seconds = 3}, {.seconds = 1, .repeats_its_bits = false}, {.seconds = 2}});
   for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     Gemm same_bits(true, false), any_bits(false, false);
-    same_bits.measure(Timing::sustained);
-    any_bits.measure(Timing::sustained);
+    same_bits.measure(true);
+    any_bits.measure(true);
     EXPECT_EQ(seconds_of(same_bits, accumulate), 2);
     EXPECT_EQ(seconds_of(any_bits, accumulate), 1);
   }
@@ -152,13 +120,13 @@ TEST_F(ProductTuning, TakesNoneWhoseBitsDifferWhereNothingIsAddedInAnyOrder) {
   emulator::set_algorithms({{.seconds = 3}, {.seconds = 1, .repeats_its_bits = false}, {.seconds = 2}});
   for (const bool deterministic : {true, false}) {
     Gemm gemm(deterministic, false);
-    gemm.measure(Timing::sustained);
+    gemm.measure(true);
     EXPECT_EQ(seconds_of(gemm, Accumulate::no, DType::bfloat16), 2);
     EXPECT_THAT(gemm.warnings(), IsEmpty());
   }
   emulator::set_algorithms({{.seconds = 2, .repeats_its_bits = false}});
   Gemm gemm(true, false);
-  gemm.measure(Timing::sustained);
+  gemm.measure(true);
   EXPECT_EQ(seconds_of(gemm), 2);
   EXPECT_THAT(gemm.warnings(), ElementsAre(HasSubstr("no algorithm gave the same bits twice: float32 16x8")));
 }
@@ -166,18 +134,18 @@ TEST_F(ProductTuning, TakesNoneWhoseBitsDifferWhereNothingIsAddedInAnyOrder) {
 TEST_F(ProductTuning, LeavesOutWhatFails) {
   emulator::set_algorithms({{.seconds = 1, .fails = true}, {.seconds = 3}, {.seconds = 2}});
   Gemm gemm(true, false);
-  gemm.measure(Timing::sustained);
+  gemm.measure(true);
   EXPECT_EQ(seconds_of(gemm), 2);
   emulator::set_algorithms({{.seconds = 1, .fails = true}});
   Gemm none(true, false);
-  none.measure(Timing::sustained);
+  none.measure(true);
   EXPECT_THROW(seconds_of(none), Error);
 }
 
 TEST_F(ProductTuning, RemembersWhatItChose) {
   emulator::set_algorithms({{.seconds = 3}, {.seconds = 2}});
   Gemm gemm(true, false);
-  gemm.measure(Timing::sustained);
+  gemm.measure(true);
   seconds_of(gemm);
   const AlgorithmChoices choices = gemm.choices();
   ASSERT_THAT(choices, ElementsAre(Pair(HasSubstr("float32 16x8/16^T * float32 16x4/16 -> float32 8x4/8"),
@@ -196,7 +164,7 @@ TEST_F(ProductTuning, RemembersWhatItChose) {
               ElementsAre("the remembered algorithm cannot be used any more, so bits will differ: " +
                           choices.begin()->first));
   elsewhere.adopt(choices);
-  elsewhere.measure(Timing::sustained);
+  elsewhere.measure(true);
   EXPECT_EQ(seconds_of(elsewhere), 1);
 }
 
@@ -204,7 +172,7 @@ TEST_F(ProductTuning, RemembersWhatItChose) {
 TEST_F(ProductTuning, ChoosesForTheMultiprocessorsThatThereAre) {
   emulator::set_algorithms({{.seconds = 3}, {.seconds = 2}});
   Gemm all(true, false);
-  all.measure(Timing::sustained);
+  all.measure(true);
   EXPECT_EQ(seconds_of(all), 2);
   Gemm some(true, false, "", 100);
   some.adopt(all.choices());
@@ -224,7 +192,7 @@ TEST_F(ProductTuning, CopiesWhatIsAddedWhereThatIsFaster) {
     Gemm first(true, false);
     EXPECT_FALSE(adding_elsewhere(first).copies) << "nothing is measured";
     Gemm gemm(true, false);
-    gemm.measure(Timing::sustained);
+    gemm.measure(true);
     const bool copies = spared > kCopySeconds;
     const emulator::Product chosen = adding_elsewhere(gemm);
     EXPECT_EQ(chosen.copies, copies);
@@ -243,7 +211,7 @@ TEST_F(ProductTuning, CopiesWhatIsAddedWhereNoAlgorithmAddsOutOfPlace) {
                             {.out_of_place = false, .seconds = 3},
                             {.out_of_place = false, .seconds = 2}});
   Gemm measured(true, false);
-  measured.measure(Timing::sustained);
+  measured.measure(true);
   const emulator::Product chosen = adding_elsewhere(measured);
   EXPECT_TRUE(chosen.copies);
   EXPECT_EQ(chosen.algorithm.seconds, 2) << "the fastest that repeats its bits";

@@ -203,14 +203,14 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   options_.batch = {4, 1024};
   options_.precision.param = options_.precision.compute = DType::bfloat16;
   const std::int64_t all = std::int64_t{4} * 4 * 1024 * 1024 * 2;  // dP of 4 sequences of 4 heads
-  const auto arena_with = [&](std::int64_t dp_room) {
+  const auto arena_with = [&](std::int64_t attention_room) {
     EngineOptions options = options_;
-    options.batch.dp_room = dp_room;
+    options.batch.attention_room = attention_room;
     return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto room_in = [&](std::int64_t arena_bytes) {
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
-    return fitting_dp_room({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, all);
+    return fitting_attention_room({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, all);
   };
   ASSERT_LT(arena_with(all / 4), arena_with(all));
   EXPECT_EQ(room_in(arena_with(all)), all);
@@ -223,9 +223,9 @@ TEST_F(Fit, KeepsRoomForDocumentsWhereWholeSequencesHaveNone) {
   const auto sizes = device::make_gpu_sizes();
   options_.batch = {1, 4096};
   options_.precision.param = options_.precision.compute = DType::bfloat16;
-  const auto arena_with = [&](std::int64_t dp_room, bool documents) {
+  const auto arena_with = [&](std::int64_t attention_room, bool documents) {
     EngineOptions options = options_;
-    options.batch.dp_room = dp_room;
+    options.batch.attention_room = attention_room;
     options.batch.documents = documents;
     return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
@@ -245,10 +245,10 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
   options_.batch = {1, 4096};
   options_.precision.param = options_.precision.compute = DType::bfloat16;
   const std::int64_t most = std::int64_t{16} * 4096 * 4096 * 2;  // all of dP
-  const auto arena_with = [&](const BlockCheckpointing& checkpointing, std::int64_t dp_room) {
+  const auto arena_with = [&](const BlockCheckpointing& checkpointing, std::int64_t attention_room) {
     EngineOptions options = options_;
     options.checkpointing = checkpointing;
-    options.batch.dp_room = dp_room;
+    options.batch.attention_room = attention_room;
     return compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const std::int64_t least = arena_with(Checkpointing::full, 0), enough = arena_with({}, most);
@@ -263,18 +263,18 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
     };
     EngineOptions chosen = options_;
     decide_what_fits(chosen, {*long_model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
-                     {.checkpointing = true, .offload_residuals = true, .most_dp_room = most});
-    rooms.insert(chosen.batch.dp_room);
+                     {.checkpointing = true, .offload_residuals = true, .most_attention_room = most});
+    rooms.insert(chosen.batch.attention_room);
     for (int halvings = 0; halvings <= 5; ++halvings) {
       EngineOptions other = options_;
-      other.batch.dp_room = halvings == 5 ? 0 : most >> halvings;
+      other.batch.attention_room = halvings == 5 ? 0 : most >> halvings;
       const auto kept =
           fitting_activations({*long_model, other, mesh_, *sizes, comm::Backend::nccl, fits}, true);
       if (!kept.fits) continue;
       other.checkpointing = kept.checkpointing;
       other.offload.residuals = kept.offload_residuals;
       EXPECT_LE(added(chosen), added(other))
-          << part << ": " << chosen.batch.dp_room << " or " << other.batch.dp_room;
+          << part << ": " << chosen.batch.attention_room << " or " << other.batch.attention_room;
     }
   }
   EXPECT_EQ(*rooms.rbegin(), most);

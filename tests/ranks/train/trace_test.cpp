@@ -5,6 +5,7 @@
 #include <set>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/device/sum_of_squares.hpp"
 #include "llampi/fsdp/streams.hpp"
 #include "ranks/train/recorded.hpp"
 #include "ranks/train/run_fixture.hpp"
@@ -331,8 +332,9 @@ TEST_F(Traces, GradientsAreReducedInTheRightGroupsAndOrder) {
     std::map<int, std::vector<const TraceEvent*>> reductions, joins;  // per unit
     const TraceEvent* norm = nullptr;
     std::vector<const TraceEvent*> all_reductions;
+    int squares = 0;
     for (const auto& e : events) {
-      if (e.op == "unshard" || e.op == "reduce" || e.op == "norm") {
+      if (e.op == "unshard" || e.op == "reduce" || e.op == "all_reduce_squares") {
         EXPECT_EQ(e.ranks, shards) << e.name;
       }
       if (e.op == "all_reduce") {
@@ -344,12 +346,14 @@ TEST_F(Traces, GradientsAreReducedInTheRightGroupsAndOrder) {
         EXPECT_EQ(norm, nullptr) << e.name << " behind the norm";
         all_reductions.push_back(&e);
       }
+      squares += e.op == "all_reduce_squares" ? 1 : 0;
       if (e.op == "norm") norm = &e;
       if (e.op == "update") {
         EXPECT_TRUE(norm != nullptr && norm->end <= e.begin) << e.name;
       }
     }
     ASSERT_NE(norm, nullptr);
+    EXPECT_EQ(squares, sharded ? 1 : 0);
     for (const auto* e : all_reductions) EXPECT_LE(e->end, norm->begin) << e->name;
     for (int u = 0; u < static_cast<int>(recorded.units().size()); ++u) {
       SCOPED_TRACE(recorded.units()[u].name);
@@ -473,6 +477,7 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
         expected = (4 * *c.train.micro_batch * c.data.seq_len + 3) * 4;  // a HostBatch
       if (e.op == "unshard") expected = shards * shard * param;
       if (e.op == "reduce") expected = shards * shard * reduce;
+      if (e.op == "all_reduce_squares") expected = sizeof(std::int64_t) * device::kSumOfSquaresNumbers;
       if (e.op == "all_reduce") expected = shard * (shards > 1 ? gradient : reduce);
       if (e.payload == "shard" || e.payload == "new_shard") expected = shard * param;
       if (e.payload == "gradient") expected = shard * gradient;

@@ -28,7 +28,7 @@ class AutotunerOfRank final : public device::Autotuner {
   explicit AutotunerOfRank(std::string key) : key_(std::move(key)) {}
   std::string key() const override { return key_; }
   void adopt(const device::AlgorithmChoices& choices) override { adopted = choices; }
-  void measure(device::Timing timing) override { measured = measured || timing == device::Timing::sustained; }
+  void measure(bool on) override { measured = measured || on; }
   device::AlgorithmChoices choices() const override {
     return measured ? device::AlgorithmChoices{{"product", fmt::format("algorithm {}", test_world().rank())}}
                     : adopted;

@@ -100,7 +100,7 @@ TEXT
 choices() { # TIMES: in turns
     for length in 8192 2048; do
         for ((i = 0; i < $1; ++i)); do
-            for choice in '' '--tuning bursts ' '--logits-workspace 1024 '; do echo "--seq-len $length --layers 18 $narrow $choice$short"; done
+            for choice in '' '--logits-workspace 1024 '; do echo "--seq-len $length --layers 18 $narrow $choice$short"; done
         done
     done
 }

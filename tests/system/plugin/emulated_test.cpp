@@ -247,28 +247,6 @@ TEST_F(OnGpus, TraceWhatTheyDoAtTheirOwnTimes) {
   for (const char* operation : {"h2d", "forward", "backward", "update"}) EXPECT_GT(took[operation], 0);
 }
 
-// What runs on other streams is not time that a step takes: it has a phase of its own, and no operation that the step waits for.
-TEST_F(OnGpus, CountApartWhatOverlaps) {
-  const Ending bench =
-      llampi("bench --config run.ini --run.device=cuda --steps-only --steps 1 --json bench.json", 2,
-             "LLAMPI_RUN_SHARE_GPU=true");
-  ASSERT_EQ(bench.status, 0) << bench.err;
-  const auto json = nlohmann::json::parse(read_text(folder_.path() / "bench.json"));
-  double seconds = 0;
-  int phases = 0, operations = 0;
-  for (const auto& row : json["rows"]) {
-    const std::string group = row["group"], name = row["name"];
-    phases += static_cast<int>(group == "phase");
-    if (group == "phase" && name == "overlapped, on other streams") seconds = row["seconds"];
-    if (group != "operation") continue;
-    ++operations;
-    EXPECT_THAT(name, Not(HasSubstr(" on side"))) << "a pass over gradients beside the backward pass";
-  }
-  EXPECT_EQ(phases, 6);
-  EXPECT_GT(operations, 5);
-  EXPECT_GT(seconds, 0);
-}
-
 TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   const std::string train =
       "train --config run.ini --run.device=cuda --run.tuning=off --run.dir=run --train.steps=";

@@ -32,8 +32,13 @@ INSTANTIATE_TEST_SUITE_P(Every, Fp8Lists, ::testing::ValuesIn(fp8_cases()),
 
 TEST_P(Fp8Lists, ScalesAreAgreedBeforeCastsAndCastsBeforeGathers) {
   for (const Program* program : {&lists_.step, &lists_.evaluation}) {
-    ASSERT_EQ(program->actions.front().op, Op::fp8_scales);
-    EXPECT_EQ(program->actions.front().ranks, Ranks::shard_group);
+    std::vector<Op> first = {Op::fp8_maxima, Op::fp8_scales};
+    if (GetParam().shard_count() > 1) first.insert(first.begin() + 1, Op::all_reduce_maxima);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      EXPECT_EQ(program->actions[i].op, first[i]);
+      EXPECT_EQ(program->actions[i].ranks,
+                first[i] == Op::all_reduce_maxima ? Ranks::shard_group : Ranks::self);
+    }
     std::vector<int> cast_at(lists_.units.size(), -1);
     const HappensBefore happens_before(program->actions);
     for (int i = 0; i < program->size(); ++i) {
