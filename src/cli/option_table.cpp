@@ -5,6 +5,7 @@
 #include "cli/device_options.hpp"
 
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace llampi::cli {
@@ -184,6 +185,8 @@ Table train_options(train::Config& c) {
 
 Table optimizer_options(train::Config& c) {
   constexpr Range kBeta{.low = 0, .high = 1, .includes_high = false};
+  constexpr Range kFloat32{.low =
+                               std::numeric_limits<float>::min()};  // what AdamW computes in: less would be 0
   const std::vector<DType> dtypes = {DType::float32, DType::bfloat16};
   return {
       {"optimizer.lr", &c.optimizer.lr, "peak learning rate, reached after warm-up", {.range = kPositive}},
@@ -198,7 +201,7 @@ Table optimizer_options(train::Config& c) {
       {"optimizer.eps",
        &c.optimizer.eps,
        "AdamW: epsilon, added to the square root of the corrected second moment",
-       {.range = kPositive}},
+       {.range = kFloat32}},
       {"optimizer.weight_decay",
        &c.optimizer.weight_decay,
        "AdamW: decoupled weight decay",

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/regex.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::fsdp {
@@ -65,14 +66,7 @@ std::string known_types(const Modules& modules) {
 
 Flags select_by_entry(const Modules& modules, const std::string& entry) {
   if (entry.empty()) throw ConfigError({.field = "wrap.modules", .problem = "has an empty entry"});
-  std::regex expression;
-  try {
-    expression.assign(entry);
-  } catch (const std::regex_error&) {
-    throw ConfigError({.field = "wrap.modules",
-                       .entry = entry,
-                       .problem = "is not a regular expression (.* matches anything, \\. a dot)"});
-  }
+  const std::regex expression = parse_regex(entry, "wrap.modules");
   const auto chosen = select_modules(modules, [&](const model::Module& module) {
     return module.type == entry || std::regex_search(module.name, expression);
   });

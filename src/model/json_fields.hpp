@@ -28,6 +28,8 @@ class JsonFields {
     }
   }
 
+  const nlohmann::json& object() const { return *object_; }
+
   /// Null if the field is missing.
   const nlohmann::json* find(const char* name) const {
     const auto it = object_->find(name);

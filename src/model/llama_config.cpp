@@ -34,14 +34,20 @@ json parse_json(const std::string& text, const std::string& source) {
 
 constexpr Architecture kArchitectures[] = {
     {.model_type = "llama", .prefix = "Llama"},
-    {.model_type = "mistral", .prefix = "Mistral", .key_value_heads = 8, .window = 4096},
+    {.model_type = "mistral",
+     .prefix = "Mistral",
+     .max_position_embeddings = 131072,
+     .key_value_heads = 8,
+     .window = 4096},
     {.model_type = "qwen2",
      .prefix = "Qwen2",
+     .max_position_embeddings = 32768,
      .qkv_bias = true,
      .key_value_heads = 32,
      .window_by_layer = true},
     {.model_type = "qwen3",
      .prefix = "Qwen3",
+     .max_position_embeddings = 32768,
      .qk_norms = true,
      .key_value_heads = 32,
      .head_dim = 128,
@@ -163,7 +169,7 @@ void read_sizes(const JsonFields& fields, const Architecture& family, LlamaConfi
   const bool missing = family.key_value_heads > 0 && !fields.has("num_key_value_heads");
   config.key_value_heads =
       fields.size_or("num_key_value_heads", missing ? family.key_value_heads : config.query_heads);
-  config.max_position_embeddings = fields.size_or("max_position_embeddings", 2048);
+  config.max_position_embeddings = fields.size_or("max_position_embeddings", family.max_position_embeddings);
   if (config.query_heads % config.key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
                   fmt::format("it must divide num_attention_heads, which is {}", config.query_heads));
@@ -202,6 +208,10 @@ Llama3Rope read_llama3(const JsonFields& rope) {
 
 /// The `rope_scaling` of transformers 4 or the `rope_parameters` of 5.
 void read_rope_object(const JsonFields& rope, bool theta_outside, LlamaConfig& config) {
+  for (const auto& [name, value] : rope.object().items()) {
+    if (value.is_object())
+      rope.refuse(name.c_str(), "RoPE that differs from layer to layer is not supported");
+  }
   const double theta = rope.positive_or("rope_theta", config.rope_theta);
   if (theta_outside && theta != config.rope_theta) {
     rope.refuse("rope_theta",

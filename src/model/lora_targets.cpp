@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/regex.hpp"
 
 namespace llampi::model {
 namespace {
@@ -47,13 +48,7 @@ LoraTargets::LoraTargets(const LlamaConfig& model, const LoraConfig& config)
     }
     return;
   }
-  try {
-    expression_.emplace(targets_);
-  } catch (const std::regex_error&) {
-    throw ConfigError({.field = "lora.targets",
-                       .entry = targets_,
-                       .problem = "is not a regular expression (.* matches anything, \\. a dot)"});
-  }
+  expression_ = parse_regex(targets_, "lora.targets");
   for (const auto* other : kOthers) {
     if (std::regex_search(other, *expression_)) refuse_other(targets_, other);
   }

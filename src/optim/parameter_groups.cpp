@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/regex.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::optim {
@@ -14,23 +15,13 @@ namespace {
 
 using Parameters = std::vector<model::Parameter>;
 
-std::regex compile(const std::string& text, const char* option) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error&) {
-    throw ConfigError({.field = option,
-                       .entry = text,
-                       .problem = "is not a regular expression (.* matches anything, \\. a dot)"});
-  }
-}
-
 bool matches(const model::Parameter& parameter, const std::regex& expression) {
   return std::regex_search(parameter.name, expression);
 }
 
 /// Such an expression is most often a misspelling, and what it should have done would be missing silently.
 std::regex compile_used(const std::string& text, const char* option, const Parameters& parameters) {
-  auto expression = compile(text, option);
+  auto expression = parse_regex(text, option);
   const auto used = [&](const model::Parameter& parameter) { return matches(parameter, expression); };
   if (std::none_of(parameters.begin(), parameters.end(), used)) {
     const std::string example =

@@ -146,10 +146,14 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
               {.dtype = DType::bfloat16, .architecture = family.architecture, .window = kCheckWindow});
         }));
   }
-  if (const auto& gpu = compute.gpu_properties;
-      compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {
+  // Ranks may have different GPUs, and a comparison is one of all.
+  const auto& gpu = compute.gpu_properties;
+  std::int64_t lacking[] = {!compute.on_gpu() || !device::has_fp8_products(gpu.major, gpu.minor),
+                            !gpu.fp8_blocks};
+  world.max(std::span(lacking));
+  if (lacking[0] == 0) {
     for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
-      if (scales == model::Fp8Scales::block && !gpu.fp8_blocks) continue;
+      if (scales == model::Fp8Scales::block && lacking[1] != 0) continue;
       for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
         add(result, world,
             fmt::format(

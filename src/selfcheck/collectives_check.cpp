@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "selfcheck/collectives_check.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
@@ -14,41 +16,41 @@ namespace {
 constexpr device::Stream kGather = device::Stream::urgent(0, "gather");
 constexpr device::Stream kReduce = device::Stream::urgent(1, "reduce");
 
-constexpr std::int64_t kElements = 1027;  // of a shard: no multiple of anything
-constexpr int kExactRanks = 256;          // whole numbers up to that are exact in bfloat16
-
-/// -1, 0 or 1.
-double number(int rank, std::int64_t element) {
-  return static_cast<double>((rank * 7 + element * 13 + element / 33) % 3 - 1);
-}
+// Of a shard: no multiple of anything, and of few ranks more, so that the way of large arrays is taken too.
+constexpr std::int64_t kElements = 1027, kWholeElements = 40961;
+constexpr int kExactRanks = 256;  // whole numbers up to that are exact in bfloat16
 
 class Collectives {
  public:
   Collectives(comm::World& world, device::Device& device, DType dtype)
-      : world_(world), device_(device), dtype_(dtype), ranks_(world.size()) {
+      : world_(world),
+        device_(device),
+        dtype_(dtype),
+        ranks_(world.size()),
+        elements_(std::max(kElements, kWholeElements / ranks_)) {
     std::vector<int> all(static_cast<std::size_t>(ranks_));
     std::iota(all.begin(), all.end(), 0);
     group_ = world.group(all, {kGather, kReduce});
   }
 
   std::vector<ComparedTensor> run() {
-    const std::int64_t whole_elements = kElements * ranks_;
-    const Tensor shard = make(kElements), whole = make(whole_elements);
+    const std::int64_t whole_elements = elements_ * ranks_;
+    const Tensor shard = make(elements_), whole = make(whole_elements);
     const Tensor scatter =
         workspace(comm::reduce_scatter_workspace(world_.backend(), whole_elements, ranks_, dtype_));
     const Tensor reduce =
         workspace(comm::all_reduce_workspace(world_.backend(), whole_elements, ranks_, dtype_));
 
-    upload(shard, [&](std::int64_t i) { return number(world_.rank(), i); });
+    upload(shard, [&](std::int64_t i) { return contribution(world_.rank(), i); });
     group_->all_gather(shard, whole, kGather)->wait(device::Stream::host);
     compare("all-gather", whole,
-            [](std::int64_t i) { return number(static_cast<int>(i / kElements), i % kElements); });
+            [&](std::int64_t i) { return contribution(static_cast<int>(i / elements_), i % elements_); });
 
-    upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
+    upload(whole, [&](std::int64_t i) { return contribution(world_.rank(), i); });
     group_->reduce_scatter(whole, shard, Accumulate::no, scatter, kReduce)->wait(device::Stream::host);
-    compare("reduce-scatter", shard, [&](std::int64_t i) { return sum(world_.rank() * kElements + i); });
+    compare("reduce-scatter", shard, [&](std::int64_t i) { return sum(world_.rank() * elements_ + i); });
 
-    upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
+    upload(whole, [&](std::int64_t i) { return contribution(world_.rank(), i); });
     group_->all_reduce(whole, whole, comm::ReduceOp::sum, Accumulate::no, reduce, kReduce)
         ->wait(device::Stream::host);
     compare("all-reduce", whole, [&](std::int64_t i) { return sum(i); });
@@ -68,7 +70,7 @@ class Collectives {
   }
   double sum(std::int64_t element) const {
     double sum = 0;
-    for (int rank = 0; rank < ranks_; ++rank) sum += number(rank, element);
+    for (int rank = 0; rank < ranks_; ++rank) sum += contribution(rank, element);
     return sum;
   }
   template <class Value>
@@ -91,12 +93,22 @@ class Collectives {
   device::Device& device_;
   DType dtype_;
   int ranks_;
+  std::int64_t elements_;  ///< of a shard
   std::vector<device::Memory> memory_;
   std::unique_ptr<comm::Group> group_;
   std::vector<ComparedTensor> compared_;
 };
 
 }  // namespace
+
+/// The bits of both are mixed as splitmix64 does (Steele, Lea, Flood, OOPSLA 2014).
+double contribution(int rank, std::int64_t element) {
+  auto x =
+      (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(element) + 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return static_cast<double>((x ^ (x >> 31)) % 3) - 1;
+}
 
 std::vector<ComparedTensor> check_collectives(comm::World& world, device::Device& device) {
   auto compared = Collectives(world, device, DType::float32).run();

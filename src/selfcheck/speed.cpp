@@ -87,10 +87,11 @@ struct Pair {
 };
 using Round = std::vector<Pair>;
 
-std::vector<Link> measure(comm::World& world, const comm::Compute& compute,
-                          const std::vector<Round>& rounds) {
+std::vector<Link> measure(comm::World& world, const comm::Compute& compute, const std::vector<Round>& rounds,
+                          const std::function<void()>& progress) {
   std::vector<Link> own;
   for (const auto& round : rounds) {
+    progress();
     for (const auto& pair : round) {
       if (std::count(pair.ranks.begin(), pair.ranks.end(), world.rank()) == 0) continue;
       const double seconds = time_exchange(compute, pair.ranks);
@@ -115,10 +116,10 @@ bool some_are_slow(const std::vector<Link>& links) {
 
 /// The best of several measurements, as long as some links are slow.
 std::vector<Link> measure_patiently(comm::World& world, const comm::Compute& compute,
-                                    const std::vector<Round>& rounds) {
-  std::vector<Link> best = measure(world, compute, rounds);
+                                    const std::vector<Round>& rounds, const std::function<void()>& progress) {
+  std::vector<Link> best = measure(world, compute, rounds, progress);
   for (int i = 1; i < kMeasurements && some_are_slow(best); ++i) {
-    const auto again = measure(world, compute, rounds);
+    const auto again = measure(world, compute, rounds, progress);
     for (std::size_t link = 0; link < best.size(); ++link)
       best[link].bytes_per_second = std::max(best[link].bytes_per_second, again[link].bytes_per_second);
   }
@@ -163,7 +164,8 @@ std::vector<double> time_products(comm::World& world, const comm::Compute& compu
   return seconds;
 }
 
-LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute) {
+LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute,
+                         const std::function<void()>& progress) {
   const auto nodes = ranks_of_nodes(world.topology());
   std::vector<Round> between;
   for (const auto& round : rounds_of_pairs(static_cast<int>(nodes.size()))) {
@@ -183,7 +185,8 @@ LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute) {
       }
     }
   }
-  return {measure_patiently(world, compute, between), measure_patiently(world, compute, inside)};
+  return {measure_patiently(world, compute, between, progress),
+          measure_patiently(world, compute, inside, progress)};
 }
 
 }  // namespace llampi::selfcheck

@@ -120,6 +120,20 @@ TEST_F(GpuOperations, RmsNormIsLikeTheReference) {
   }
 }
 
+// As on CPUs: not 0.
+TEST_F(GpuOperations, NormsOfTooLargeNumbersAreNoNumbers) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const double magnitude : {1e18, 1e20}) {
+      Session s(device(), dtype);
+      const Values x{1, 20, std::vector<double>(20, magnitude)}, weight{1, 20, std::vector<double>(20, 1)};
+      const Tensor y = s.output(1, 20), inverse_rms = s.output(1, 1, DType::float32);
+      device().run(device::op::RmsNorm{
+          .x = s.upload(x), .weight = s.upload(weight), .eps = 1e-5, .y = y, .inverse_rms = inverse_rms});
+      EXPECT_EQ(std::isnan(s.download(y).data[0]), magnitude > 1e19) << to_string(dtype) << ", " << magnitude;
+    }
+  }
+}
+
 TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
   for (const Layout& layout : layouts()) {
     expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}));

@@ -25,11 +25,12 @@ struct Llama3Rope {
 struct Architecture {
   const char* model_type;  ///< of config.json: "llama"
   const char* prefix;      ///< of transformers' classes: "Llama", as in LlamaForCausalLM, LlamaDecoderLayer
-  bool qkv_bias = false;   ///< q, k and v projections have a bias
-  bool qk_norms = false;   ///< query and key heads have an RMSNorm each, before RoPE
-  std::int64_t key_value_heads = 0;  ///< transformers' default; 0: as many as query heads
-  std::int64_t head_dim = 0;         ///< likewise; 0: hidden_size / num_attention_heads
-  std::int64_t window = 0;           ///< of a file without sliding_window; 0: none
+  std::int64_t max_position_embeddings = 2048;  ///< transformers' default
+  bool qkv_bias = false;                        ///< q, k and v projections have a bias
+  bool qk_norms = false;                        ///< query and key heads have an RMSNorm each, before RoPE
+  std::int64_t key_value_heads = 0;             ///< transformers' default; 0: as many as query heads
+  std::int64_t head_dim = 0;                    ///< likewise; 0: hidden_size / num_attention_heads
+  std::int64_t window = 0;                      ///< of a file without sliding_window; 0: none
   /// The window is used with use_sliding_window only, in the layers from max_window_layers on; else in all, if it is given.
   bool window_by_layer = false;
 };

@@ -2,6 +2,7 @@
 // How fast each rank computes and each link carries data, to find those that hold a job up.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "llampi/comm/compute.hpp"
@@ -24,6 +25,8 @@ struct LinkSpeeds {
 };
 /// Every pair of nodes and every pair of ranks of a node, as many pairs at once as have no rank in common, with what
 /// moves the job's data: MPI or NCCL. Slow ones are measured again, as above, and the best counts. Collective.
-LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute);
+/// @param progress called before each round: there are about as many as nodes, then as many as ranks of a node
+LinkSpeeds measure_links(
+    comm::World& world, const comm::Compute& compute, const std::function<void()>& progress = [] {});
 
 }  // namespace llampi::selfcheck

@@ -26,7 +26,9 @@ double dot(Index n, const float* a, const float* b) {
 
 float rms_norm(Index n, const float* x, const float* weight, double eps, float* y) {
   const double mean = dot(n, x, x) / static_cast<double>(n);
-  const float inverse_rms = static_cast<float>(1 / __builtin_sqrt(mean + eps));
+  // Not 0 where squares are too large for float32: then a run that diverges would look like one that has come to an end.
+  const float inverse_rms =
+      mean <= __DBL_MAX__ ? static_cast<float>(1 / __builtin_sqrt(mean + eps)) : __builtin_nanf("");
   for_each_vector(n, [&](Index i, auto part) {
     store(y + i, load(x + i, part) * inverse_rms * load(weight + i, part), part);
   });

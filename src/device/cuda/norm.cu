@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kNormThreads)
     for (int i = 0; i < N; ++i) squares = fmaf(row(h, i), row(h, i), squares);
   }
   row.forget();
-  const float r = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
+  const float r = inverse_root(block_sum(squares) / static_cast<float>(hidden) + eps);
   if (threadIdx.x == 0) inverse_rms[token] = r;
 #pragma unroll
   for (int h = 0; h < kHeld<N>; ++h) {

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kTransformThreads)
       } else if (rotates) {
         float squares = 0;
         x.each([&](float& element, int, bool) { squares = fmaf(element, element, squares); });
-        const float r = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(2 * p.half) + p.eps);
+        const float r = inverse_root(warp_sum(squares) / static_cast<float>(2 * p.half) + p.eps);
         if (threadIdx.x % 32 == 0) inverse_rms[std::int64_t{token} * p.rotated_heads + head] = r;
         x.each([&](float& element, int i, bool second) { element *= r * weight.of(i, second); });
       }

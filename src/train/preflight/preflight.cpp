@@ -169,7 +169,7 @@ void Preflight::check_all() {
       run_.compute.on_gpu() ? run_.config.fsdp.param_dtype.value_or(DType::bfloat16) : DType::float32,
       figures_.product_seconds);
   run_.record.set_phase("measures links");
-  check_links(list_, run_.compute, figures_.links);
+  check_links(list_, run_.compute, figures_.links, [this] { run_.record.act("measures links"); });
   if (!build()) return list_.skip_the_rest();
   bool are_equal = true;
   const bool steps_done = check_steps();

@@ -67,10 +67,11 @@ void check_products(Checklist& list, comm::Compute& compute, DType dtype, std::v
                         1e3 * usual, seconds.size() == 2 ? "of the other rank" : "that is the median"));
 }
 
-void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links) {
+void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links,
+                 const std::function<void()>& progress) {
   comm::World& world = list.world();
   if (world.size() == 1) return list.skip("links", "there is only one rank");
-  links = selfcheck::measure_links(world, compute);
+  links = selfcheck::measure_links(world, compute, progress);
   std::vector<std::string> slow, figures;
   for (const auto& [of, are_nodes] :
        {std::pair(&links.between_nodes, true), std::pair(&links.inside_nodes, false)}) {

@@ -2,6 +2,7 @@
 // Checks of speed before a run: each rank computes and communicates as fast as the others.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "llampi/comm/compute.hpp"
@@ -13,6 +14,8 @@ namespace llampi::train {
 /// Collective. @param seconds takes those of each rank
 void check_products(Checklist& list, comm::Compute& compute, DType dtype, std::vector<double>& seconds);
 /// Collective.
-void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links);
+/// @param progress called before each round of messages
+void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links,
+                 const std::function<void()>& progress);
 
 }  // namespace llampi::train

@@ -236,6 +236,19 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
   }
 }
 
+// Where squares are too large for float32, an inverse of 0 would give an output of zeros, and a loss that looks like one.
+TEST(CpuRows, NormsOfTooLargeNumbersAreNoNumbers) {
+  const auto device = device::make_cpu_device(1);
+  for (const float magnitude : {1e18F, 1e20F}) {
+    Session s(*device, DType::float32);
+    const Values x{1, 20, std::vector<double>(20, magnitude)}, weight{1, 20, std::vector<double>(20, 1)};
+    const Tensor y = s.output(1, 20);
+    device->run(device::op::RmsNorm{
+        .x = s.upload(x), .weight = s.upload(weight), .eps = 1e-5, .y = y, .inverse_rms = s.output(1, 1)});
+    EXPECT_EQ(std::isnan(*y.as<float>()), magnitude > 1e19F) << magnitude;
+  }
+}
+
 // The bits of a segment do not depend on what else is in the batch.
 TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
   const auto device = device::make_cpu_device(2);

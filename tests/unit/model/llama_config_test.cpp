@@ -184,6 +184,8 @@ TEST(LlamaConfig, KnowsFamiliesByTheirTypeOrTheirClass) {
   EXPECT_TRUE(of_family("qwen2", json::object()).family().qkv_bias);
   EXPECT_TRUE(of_family("qwen3", json::object()).family().qk_norms);
   EXPECT_EQ(of_family("qwen3", json::object()).head_dim, 128);  // transformers' default
+  EXPECT_EQ(of_family("qwen2", json::object()).max_position_embeddings, 32768);
+  EXPECT_EQ(of_family("mistral", json::object()).max_position_embeddings, 131072);
   EXPECT_STREQ(of_family("mistral", json::object()).family().prefix, "Mistral");
   EXPECT_STREQ(parse(minimal_with({{"architectures", {"Qwen3ForCausalLM"}}, {"num_key_value_heads", 2}}))
                    .family()
@@ -222,6 +224,8 @@ TEST(LlamaConfig, RefusesOtherRopeScalings) {
   expect_refused({{"rope_scaling", {{"rope_type", "llama3"}, {"type", "linear"}}}}, "rope_scaling.rope_type",
                  "linear");
   expect_refused({{"rope_scaling", "llama3"}}, "rope_scaling", "object");
+  expect_refused({{"rope_parameters", {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}}}}}},
+                 "rope_parameters.full_attention", "from layer to layer");
   expect_refused({{"rope_parameters", {{"partial_rotary_factor", 0.5}}}},
                  "rope_parameters.partial_rotary_factor", "RoPE");
 }

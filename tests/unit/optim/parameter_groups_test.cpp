@@ -114,6 +114,9 @@ TEST(ParameterGroups, MalformedExpressionsAreTheUsersMistake) {
   EXPECT_THAT(refusal({.frozen = "["}), HasSubstr("'[' of frozen is not a regular expression"));
   EXPECT_THAT(refusal({.lr_factors = "(=2"}), HasSubstr("'(' of lr_factors is not a regular"));
   EXPECT_THAT(refusal({.weight_decays = "*=2"}), HasSubstr("'*' of weight_decays is not a regular"));
+  const std::string deep = std::string(30000, '(') + std::string(30000, ')');
+  EXPECT_THAT(refusal({.no_decay = deep}),
+              HasSubstr("no_decay has a regular expression of 60000 characters; at most 1000 are allowed"));
 }
 
 TEST(ParameterGroups, SomethingMustBeTrained) {
