@@ -153,9 +153,9 @@ std::string state_of(const WatchedRank& rank) {
 /// "rank 2 on node7: step 12: waits ... for 601 s; last heard of 600 s ago; its process is stopped".
 std::string line_of(std::span<const WatchedRank> ranks, int number) {
   const auto& rank = ranks[static_cast<std::size_t>(number)];
-  std::string line =
-      fmt::format("{}: {}", with_host(ranks, number),
-                  rank.heartbeat.movement == 0 ? "no heartbeat yet" : describe(rank.heartbeat));
+  std::string line = fmt::format(
+      "{}: {}", with_host(ranks, number),
+      rank.heartbeat.movement == 0 ? "none of its heartbeats is known" : describe(rank.heartbeat));
   if (rank.report || rank.heartbeat.movement == 0) {
     if (rank.heartbeat.movement > 0) line += fmt::format(", for {:.1f} s", rank.heartbeat.seconds);
   } else {

@@ -52,8 +52,12 @@ std::string Relay::host_of(int rank) const {
   const auto monitor = std::find(monitors_.begin(), monitors_.end(), rank);
   if (monitor != monitors_.end())
     return monitor_hosts_[static_cast<std::size_t>(monitor - monitors_.begin())];
-  const auto found = contacts_.find(rank);
-  return found == contacts_.end() ? "" : found->second.host;
+  const int node = topology_.node_of_rank[static_cast<std::size_t>(rank)];
+  for (const auto& [other, contact] : contacts_) {
+    if (topology_.node_of_rank[static_cast<std::size_t>(other)] == node && !contact.host.empty())
+      return contact.host;
+  }
+  return "";
 }
 
 /// False if the message was dropped, because the rank has not read earlier ones yet. A failure to send is ignored: if the rank is

@@ -74,7 +74,7 @@ class Relay {
   void send_heartbeats(const Standing& own, const std::vector<int>& unlinked, double now);
   /// Something has become known since send_heartbeats() that the monitors should know at once.
   bool has_news() const { return has_news_; }
-  /// Of a rank on this node, a monitor, or one that was heard of; else empty.
+  /// Of a rank on this node, a monitor, or one on the node of a rank that was heard of; else empty.
   std::string host_of(int rank) const;
   /// The process of this rank has ended.
   void set_exited(int rank);

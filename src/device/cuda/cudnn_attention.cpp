@@ -196,8 +196,14 @@ class GraphAttention final : public CudnnAttention {
   std::string describe() const override {
     const std::size_t version = cudnnGetVersion();
     std::string notes;
-    for (const std::string& note : notes_) {
-      if (!note.empty()) notes += (notes.empty() ? "" : "; ") + note;
+    if (notes_[0] == notes_[1] && !notes_[0].empty()) {
+      notes = "forward and backward " + notes_[0];
+    } else {
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        const std::string& note = notes_[static_cast<std::size_t>(direction)];
+        if (!note.empty())
+          notes += fmt::format("{}{} {}", notes.empty() ? "" : "; ", to_string(direction), note);
+      }
     }
     return fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
                        notes.empty() ? "" : " (" + notes + ")");
@@ -253,8 +259,7 @@ class GraphAttention final : public CudnnAttention {
   }
 
   bool refuse(Direction direction, const std::string& reason) {
-    notes_[static_cast<std::size_t>(direction)] =
-        fmt::format("{} by native kernels: {}", to_string(direction), reason);
+    notes_[static_cast<std::size_t>(direction)] = "by native kernels: " + reason;
     return false;
   }
   void accept(const CudnnDivision& division) {
@@ -262,10 +267,9 @@ class GraphAttention final : public CudnnAttention {
     const CudnnProblem& problem = part.problem();
     const std::int64_t pieces = part.head_pieces * (problem.ragged ? 1 : part.launches.front().pieces);
     std::string& note = notes_[static_cast<std::size_t>(problem.direction)];
-    note = pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
+    note = pieces == 1 ? "" : fmt::format("in {} pieces", pieces);
     if (division.leaves_documents)
-      note = fmt::format("{} of documents of more than {} tokens by native kernels",
-                         to_string(problem.direction), division.longest());
+      note = fmt::format("of documents of more than {} tokens by native kernels", division.longest());
   }
 
   /// Makes the handle at the first call. An empty text, or why there is none.
