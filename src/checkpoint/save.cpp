@@ -30,6 +30,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/mix.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -55,13 +56,9 @@ struct Job {
   const char* other_place = "set {folder} to another place";  // what to do without room here
 };
 
-/// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
-/// int64.
+/// 40 mixed bits of an element's index: sums of eight million fit an int64.
 std::int64_t mix(std::int64_t index) {
-  auto z = static_cast<std::uint64_t>(index) + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return static_cast<std::int64_t>((z ^ (z >> 31)) >> 24);
+  return static_cast<std::int64_t>(mix_bits(static_cast<std::uint64_t>(index) + 0x9E3779B97F4A7C15U) >> 24);
 }
 
 /// Checks that each element is in exactly one piece. Walking along a tensor, the number of pieces above an

@@ -8,6 +8,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/integers.hpp"
+#include "llampi/core/mix.hpp"
 #include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {
@@ -101,13 +102,9 @@ class Collectives {
 
 }  // namespace
 
-/// The bits of both are mixed as splitmix64 does (Steele, Lea, Flood, OOPSLA 2014).
 double contribution(int rank, std::int64_t element) {
-  auto x =
-      (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(element) + 0x9E3779B97F4A7C15U;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return static_cast<double>((x ^ (x >> 31)) % 3) - 1;
+  const auto both = (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(element);
+  return static_cast<double>(mix_bits(both + 0x9E3779B97F4A7C15U) % 3) - 1;
 }
 
 std::vector<ComparedTensor> check_collectives(comm::World& world, device::Device& device) {

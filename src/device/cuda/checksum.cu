@@ -6,25 +6,19 @@
 #include "device/cuda/kernels.cuh"
 
 #include "llampi/core/integers.hpp"
+#include "llampi/core/mix.hpp"
 
 namespace llampi::device::cuda {
 namespace {
 
 constexpr std::int64_t kChecksumBlocks = 1024;
 
-/// Mixes the bits (the finalizer of SplitMix64, Steele et al. 2014).
-__device__ std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31);
-}
-
 __global__ void __launch_bounds__(kElementThreads)
     add_words(const std::uint16_t* words, std::int64_t count, unsigned long long* sum) {
   const std::int64_t stride = std::int64_t{gridDim.x} * kElementThreads;
   std::uint64_t mine = 0;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kElementThreads + threadIdx.x; i < count; i += stride)
-    mine += mixed((static_cast<std::uint64_t>(i) << 16) + words[i] + 1);
+    mine += mix_bits((static_cast<std::uint64_t>(i) << 16) + words[i] + 1);
   atomicAdd(sum, static_cast<unsigned long long>(mine));
 }
 

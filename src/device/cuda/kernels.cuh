@@ -97,6 +97,19 @@ __device__ inline void store_pack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<Pack<T>*>(to) = pack;
 }
 
+template <class T>
+__device__ inline Pack<T> pack_of(const float (&x)[Pack<T>::kSize]) {
+  Pack<T> pack;
+  if constexpr (sizeof(T) == 2) {
+    std::uint32_t words[Pack<T>::kSize / 2];
+    for (int w = 0; w < Pack<T>::kSize / 2; ++w) words[w] = pack_pair<T>(x[2 * w], x[2 * w + 1]);
+    memcpy(&pack, words, sizeof pack);
+  } else {
+    memcpy(&pack, x, sizeof pack);
+  }
+  return pack;
+}
+
 /// Of a mean of squares: 1 / sqrt(x), and NaN where they are too large for float32. Not 0: then a run that diverges would look
 /// like one that has come to an end.
 __device__ inline float inverse_root(float x) { return x < INFINITY ? 1.0F / sqrtf(x) : NAN; }

@@ -114,21 +114,11 @@ __device__ inline LossStatistics loss_statistics(const LogitsRow<T, kThreads>& r
 /// Of logits that are not their row's label's.
 template <class T>
 __device__ inline Pack<T> gradients(const Pack<T>& logits, float factor, float maximum) {
-  constexpr int kPack = Pack<T>::kSize;
-  Pack<T> result;
-  if constexpr (sizeof(T) == 2) {
-    std::uint32_t words[kPack / 2];
+  float gradients[Pack<T>::kSize];
 #pragma unroll
-    for (int w = 0; w < kPack / 2; ++w)
-      words[w] = pack_pair<T>(exponential<T>(to_float(logits.values[2 * w]) - maximum) * factor,
-                              exponential<T>(to_float(logits.values[2 * w + 1]) - maximum) * factor);
-    memcpy(&result, words, sizeof(result));
-  } else {
-#pragma unroll
-    for (int j = 0; j < kPack; ++j)
-      result.values[j] = from_float<T>(exponential<T>(to_float(logits.values[j]) - maximum) * factor);
-  }
-  return result;
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    gradients[j] = exponential<T>(to_float(logits.values[j]) - maximum) * factor;
+  return pack_of<T>(gradients);
 }
 
 /// The logits become (softmax - one-hot) scale.

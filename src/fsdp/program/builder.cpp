@@ -73,24 +73,18 @@ class Builder {
     Action scale{.op = Op::fp8_scales,
                  .operands = {read_of(lasting.fp8_maxima, Slot::fp8_maxima),
                               write_of(lasting.fp8_scales, Slot::fp8_scales)}};
-    if (spec_.shards > 1) scale.waits.push_back(emit_all_reduce_maxima(found));
+    if (spec_.shards > 1)
+      scale.waits.push_back(
+          push_values_reduction(list_, {.op = Op::all_reduce_maxima,
+                                        .values = both_of(lasting.fp8_maxima, Slot::fp8_maxima),
+                                        .elements = list_.program[lasting.fp8_maxima].elements(),
+                                        .dtype = DType::int32,
+                                        .ranks = Ranks::shard_group,
+                                        .after = found}));
     list_.push(std::move(scale));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!list_.units[u].gathered) emit_fp8_cast(u);
     }
-  }
-
-  int emit_all_reduce_maxima(int found) {
-    const BufferId maxima = list_.program.persistent.fp8_maxima;
-    const std::int64_t workspace = comm::all_reduce_workspace(spec_.backend, list_.program[maxima].elements(),
-                                                              spec_.shards, DType::int32);
-    return list_.push(
-        {.op = Op::all_reduce_maxima,
-         .stream = kReduceStream,
-         .ranks = Ranks::shard_group,
-         .operands = {both_of(maxima, Slot::fp8_maxima), workspace_operand(list_, kReduceStream, workspace)},
-         .waits = {found},
-         .bytes = list_.bytes_of(maxima)});
   }
 
   /// Once a step, of units in 8 bits only. A unit that is gathered is cast just before its first gather: no gather
@@ -456,6 +450,21 @@ class Builder {
 Operand workspace_operand(Emission& list, device::Stream stream, std::int64_t bytes) {
   const bool first = !list.buffers.has_workspace(stream);
   return {list.buffers.workspace(stream, bytes), Slot::workspace, first ? Access::write : Access::both};
+}
+
+int push_values_reduction(Emission& list, const ValuesReduction& r) {
+  const ProgramSpec& spec = list.spec;
+  const bool over_shards = r.ranks == Ranks::shard_group;
+  const device::Stream stream =
+      over_shards ? kReduceStream : replicas_stream(spec.options.all_reduce_stream, spec.shards);
+  const std::int64_t workspace = comm::all_reduce_workspace(
+      spec.backend, r.elements, over_shards ? spec.shards : spec.replicas, r.dtype);
+  return list.push({.op = r.op,
+                    .stream = stream,
+                    .ranks = r.ranks,
+                    .operands = {r.values, workspace_operand(list, stream, workspace)},
+                    .waits = {r.after},
+                    .bytes = bytes_of(r.dtype, r.elements)});
 }
 
 Program build(const ProgramSpec& spec) {

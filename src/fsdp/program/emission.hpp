@@ -48,6 +48,17 @@ struct Emission {
 /// What follows the last micro-batch: the norm, and updates with the copies that they need.
 void emit_update(Emission& list);
 
+/// An all-reduce of a few values, in place.
+struct ValuesReduction {
+  Op op;
+  Operand values;
+  std::int64_t elements;  ///< of the operand, as `dtype`
+  DType dtype;
+  Ranks ranks;  ///< a group of more than one
+  int after;    ///< the action that has written them
+};
+int push_values_reduction(Emission& list, const ValuesReduction& reduction);
+
 /// The one workspace of a stream's collectives: from its first use on it is theirs.
 Operand workspace_operand(Emission& list, device::Stream stream, std::int64_t bytes);
 

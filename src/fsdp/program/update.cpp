@@ -6,7 +6,6 @@
 
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/program/emission.hpp"
-#include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
@@ -40,14 +39,18 @@ class UpdateBuilder {
  private:
   int emit_norm() {
     emit_squares();
-    // Replicas hold equal gradients, unless they divide the optimizer state.
     int reduced = -1;
-    if (spec_.shards > 1)
-      reduced = emit_all_reduce_squares(Ranks::shard_group, kReduceStream, spec_.shards, list_.last_compute);
-    if (spec_.units[trained_.front()].state_parts > 1)
-      reduced = emit_all_reduce_squares(Ranks::replicate_group,
-                                        replicas_stream(spec_.options.all_reduce_stream, spec_.shards),
-                                        spec_.replicas, reduced < 0 ? list_.last_compute : reduced);
+    const auto reduce_over = [&](Ranks ranks) {
+      reduced = push_values_reduction(list_, {.op = Op::all_reduce_squares,
+                                              .values = both_of(kept_.norm_scalars, Slot::norm_scalars),
+                                              .elements = device::kSumOfSquaresNumbers,
+                                              .dtype = DType::int64,
+                                              .ranks = ranks,
+                                              .after = reduced < 0 ? list_.last_compute : reduced});
+    };
+    if (spec_.shards > 1) reduce_over(Ranks::shard_group);
+    // Replicas hold equal gradients, unless they divide the optimizer state.
+    if (spec_.units[trained_.front()].state_parts > 1) reduce_over(Ranks::replicate_group);
     Action norm{.op = Op::norm,
                 .operands = {read_of(kept_.norm_scalars, Slot::norm_scalars),
                              both_of(kept_.step_scalars, Slot::scalars)}};
@@ -71,19 +74,6 @@ class UpdateBuilder {
       if (list_.program.actions[complete].stream != squares.stream) squares.waits.push_back(complete);
       list_.push(std::move(squares));
     }
-  }
-
-  int emit_all_reduce_squares(Ranks ranks, device::Stream stream, int group, int summed) {
-    constexpr std::int64_t kNumbers = device::kSumOfSquaresNumbers;
-    return list_.push({.op = Op::all_reduce_squares,
-                       .stream = stream,
-                       .ranks = ranks,
-                       .operands = {both_of(kept_.norm_scalars, Slot::norm_scalars),
-                                    workspace_operand(list_, stream,
-                                                      comm::all_reduce_workspace(spec_.backend, kNumbers,
-                                                                                 group, DType::int64))},
-                       .waits = {summed},
-                       .bytes = bytes_of(DType::int64, kNumbers)});
   }
 
   /// What this rank updates of a shard.
