@@ -164,15 +164,12 @@ class Bench {
                                            .qkv = qkv});
         },
         [&] {
-          device_->run(device::op::QkvRopeBackward{.positions = documents.positions,
-                                                   .dqkv = dqkv,
-                                                   .x = x,
-                                                   .weight = w_qkv,
-                                                   .rope = rope,
-                                                   .shape = s_.attention(),
-                                                   .dx = dx,
-                                                   .dweight = dw_qkv,
-                                                   .accumulate_dweight = Accumulate::no});
+          device_->run(device::op::Rope{.positions = documents.positions,
+                                        .rope = rope,
+                                        .shape = s_.attention(),
+                                        .backward = true,
+                                        .qkv = dqkv});
+          product_backward(dqkv, x, w_qkv, dx, dw_qkv);
         });
     attention(documents, qkv, dqkv);
 
@@ -180,14 +177,7 @@ class Bench {
     linear_row(
         "projection (out)", h, h,
         [&] { device_->run(device::op::ProjectionResidual{.x = x, .weight = w_o, .residual = dx, .y = y}); },
-        [&] {
-          device_->run(device::op::ProjectionBackward{.dy = dy,
-                                                      .x = x,
-                                                      .weight = w_o,
-                                                      .dx = dx,
-                                                      .dweight = dw_o,
-                                                      .accumulate_dweight = Accumulate::no});
-        });
+        [&] { product_backward(dy, x, w_o, dx, dw_o); });
     const Tensor w_gu = random(2 * f, h, 0.05), dw_gu = random(2 * f, h), gate_up = random(t, 2 * f),
                  act = random(t, f);
     linear_row(
@@ -197,13 +187,8 @@ class Bench {
               device::op::GateUpSwiglu{.x = x, .weight = w_gu, .gate_up = gate_up, .activated = act});
         },
         [&] {
-          device_->run(device::op::GateUpSwigluBackward{.dactivated = act,
-                                                        .gate_up = gate_up,
-                                                        .x = x,
-                                                        .weight = w_gu,
-                                                        .dx = dx,
-                                                        .dweight = dw_gu,
-                                                        .accumulate_dweight = Accumulate::no});
+          device_->run(device::op::SwigluBackward{.dactivated = act, .gate_up = gate_up});
+          product_backward(gate_up, x, w_gu, dx, dw_gu);
         });
     const Tensor w_d = random(h, f, 0.05), dw_d = random(h, f), dact = random(t, f);
     linear_row(
@@ -211,14 +196,13 @@ class Bench {
         [&] {
           device_->run(device::op::ProjectionResidual{.x = act, .weight = w_d, .residual = dx, .y = y});
         },
-        [&] {
-          device_->run(device::op::ProjectionBackward{.dy = dy,
-                                                      .x = act,
-                                                      .weight = w_d,
-                                                      .dx = dact,
-                                                      .dweight = dw_d,
-                                                      .accumulate_dweight = Accumulate::no});
-        });
+        [&] { product_backward(dy, act, w_d, dact, dw_d); });
+  }
+
+  void product_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight) {
+    device_->run(device::op::InputGradient{.dy = dy, .weight = weight, .dx = dx});
+    device_->run(device::op::WeightGradient{
+        .dy = dy, .x = x, .dweight = dweight, .accumulate_dweight = Accumulate::no});
   }
 
   void attention(const llampi::device::Documents& documents, Tensor qkv, Tensor dqkv) {

@@ -12,15 +12,13 @@ namespace {
 template <class T, class... List>
 constexpr bool is_one_of = (std::is_same_v<T, List> || ...);
 
-/// Matrix products with the weight: one forward, two backward (one if the weight is frozen).
+/// Matrix products with the weight. The head's backward pass also has the forward product.
 template <class O>
 int products_of(const O& o) {
   if constexpr (is_one_of<O, device::op::QkvRope, device::op::ProjectionResidual, device::op::GateUpSwiglu,
-                          device::op::LinearCrossEntropy, device::op::Linear>)
+                          device::op::InputGradient, device::op::LinearCrossEntropy, device::op::Linear>)
     return 1;
-  if constexpr (is_one_of<O, device::op::QkvRopeBackward, device::op::ProjectionBackward,
-                          device::op::GateUpSwigluBackward>)
-    return o.dweight ? 2 : 1;
+  if constexpr (is_one_of<O, device::op::WeightGradient>) return o.dweight ? 1 : 0;
   if constexpr (is_one_of<O, device::op::LinearCrossEntropyBackward>) return o.dweight ? 3 : 2;
   return 0;
 }
@@ -48,10 +46,13 @@ Kind kind_of(const O& o) {
   }
   const int products = products_of(o);
   if (products == 0) return {o.kName};
-  if constexpr (requires { o.weight, o.x; }) {
-    return {fmt::format("{} {}x{}", o.kName, o.weight.rows, o.weight.cols),
-            2.0 * products * static_cast<double>(o.x.rows) * static_cast<double>(o.weight.elements())};
-  }
+  const auto with = [&](const Tensor& weight, std::int64_t rows) -> Kind {
+    return {fmt::format("{} {}x{}", o.kName, weight.rows, weight.cols),
+            2.0 * products * static_cast<double>(rows) * static_cast<double>(weight.elements())};
+  };
+  if constexpr (is_one_of<O, device::op::InputGradient>) return with(o.weight, o.dx.rows);
+  if constexpr (is_one_of<O, device::op::WeightGradient>) return with(o.dweight, o.x.rows);
+  if constexpr (requires { o.weight, o.x; }) return with(o.weight, o.x.rows);
   return {o.kName};
 }
 

@@ -19,11 +19,10 @@ void measure(device::Device& device, const Noise& noise, DType dtype, DType grad
   const Matrix dx(device, nullptr, dtype, product.rows, product.in);
   const Matrix dweight(device, nullptr, gradient, product.out, product.in);
   product.backward_seconds = time_call(device, [&](int call) {
-    device.run(device::op::ProjectionBackward{
+    device.run(device::op::InputGradient{.dy = y.view, .weight = weight.view, .dx = dx.view});
+    device.run(device::op::WeightGradient{
         .dy = y.view,
         .x = x.view,
-        .weight = weight.view,
-        .dx = dx.view,
         .dweight = dweight.view,
         .accumulate_dweight = call % writes == 0 ? Accumulate::no : Accumulate::yes});
   });

@@ -32,11 +32,10 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   const auto is = [&](auto... names) { return ((operation == names) || ...); };
   using namespace device::op;
   if (is(QkvRope::kName)) return {"RoPE", calls * qkv.forward_seconds};
-  if (is(QkvRopeBackward::kName)) return {"RoPE", calls * qkv.backward_seconds};
   if (is(GateUpSwiglu::kName)) return {"SwiGLU", calls * gate_up.forward_seconds};
-  if (is(GateUpSwigluBackward::kName)) return {"SwiGLU", calls * gate_up.backward_seconds};
   if (is(LinearCrossEntropyBackward::kName)) return {"loss", head.seconds_per_step() * calls / micro_batches};
-  if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName, Fp8Product::kName))
+  if (is(ProjectionResidual::kName, InputGradient::kName, WeightGradient::kName, Linear::kName,
+         Fp8Product::kName))
     return {"", time.seconds};
   if (is(Fp8Maximum::kName, Fp8Scales::kName, Fp8Cast::kName, Fp8Transpose::kName, Fp8BlockMaximum::kName,
          Fp8BlockScales::kName, Fp8BlockCast::kName, Fp8TileCast::kName, RmsNormCast::kName,

@@ -56,12 +56,13 @@ struct Block final : model::Layer {
     if (c.output) c.operations.run(op::ProjectionResidual{activated, c.parameters[1], c.input, c.output});
   }
   void backward(LayerContext& c) const override {
-    const auto [w1, w2] = model::take<2>(c.parameters);
-    const auto [dw1, dw2] = model::take<2>(c.parameter_gradients);
     const auto [gate_up, activated] = model::take<2>(c.saved);
     const auto [dactivated, dx] = model::take<2>(c.scratch);
-    c.operations.run(op::ProjectionBackward{c.gradient, activated, w2, dactivated, dw2, c.accumulate[1]});
-    c.operations.run(op::GateUpSwigluBackward{dactivated, gate_up, c.input, w1, dx, dw1, c.accumulate[0]});
+    c.operations.run(op::InputGradient{c.gradient, c.parameters[1], dactivated});
+    c.operations.run(op::WeightGradient{c.gradient, activated, c.parameter_gradients[1], c.accumulate[1]});
+    c.operations.run(op::SwigluBackward{dactivated, gate_up});  // gate_up becomes its own gradient
+    c.operations.run(op::InputGradient{gate_up, c.parameters[0], dx});
+    c.operations.run(op::WeightGradient{gate_up, c.input, c.parameter_gradients[0], c.accumulate[0]});
     c.operations.run(op::Add{dx, c.gradient});  // which is that of the residual connection so far
   }
   int first;

@@ -16,17 +16,6 @@ inline op::Rope rope_of(const op::QkvRope& o) {
           .transform = o.transform};
 }
 
-/// Of the gradient, before that of the product.
-inline op::Rope rope_of(const op::QkvRopeBackward& o) {
-  return {.positions = o.positions,
-          .rope = o.rope,
-          .shape = o.shape,
-          .backward = true,
-          .qkv = o.dqkv,
-          .transform = o.transform,
-          .dtransform = o.dtransform};
-}
-
 /// What is computed before it is cast.
 inline op::Rope rope_of(const op::RopeBackwardCast& o) {
   return {.positions = o.positions, .rope = o.rope, .shape = o.shape, .backward = true, .qkv = o.qkv};

@@ -30,6 +30,20 @@ double attention_flops(const model::LayerSpec& spec, const model::BatchShape& ba
                                        static_cast<double>(batch.seq_len));
 }
 
+/// Read and written by norms and activation functions in a layer's forward pass, as far as it keeps what they make.
+double bytes_beside_products(const model::LayerSpec& spec) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+    if (!spec.saved[i].recomputed) continue;
+    const auto &written = spec.saved[i], &before = spec.saved[i > 0 ? i - 1 : 0];
+    // As much is read for it, unless more is known, or something larger is kept before it in the list, such as gate and up.
+    const bool follows_kept = !before.recomputed && before.bytes() > written.bytes();
+    const std::int64_t read = follows_kept ? before.bytes() : written.bytes();
+    bytes += static_cast<double>(written.bytes() + std::max(read, written.recomputation_bytes));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double forward_flops(const model::Model& model, const CompiledModel& compiled, int layer, double tokens) {
@@ -55,17 +69,15 @@ AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
       if (action.op == Op::d2h) copied += bytes;
     }
     if (action.op == Op::backward) sum.needed += 3 * forward_flops(model, compiled, action.layer, tokens);
-    if (action.op != Op::recompute) continue;
-    const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-    if (!action.selective) {
+    if (action.op == Op::recompute) {
+      const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
       sum.recomputed += forward_flops(model, compiled, action.layer, tokens);
       sum.attention += attention_flops(spec, options.batch);
-    }
-    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      if (!spec.saved[i].recomputed) continue;
-      // Written, and as much is read for it, or what is kept before it in the list, such as gate and up.
-      const bool follows_kept = i > 0 && !spec.saved[i - 1].recomputed;
-      passes += static_cast<double>(spec.saved[i].bytes() + spec.saved[follows_kept ? i - 1 : i].bytes());
+      passes += bytes_beside_products(spec);
+    } else if (action.recomputes) {
+      for (const auto& saved : compiled.specs[static_cast<std::size_t>(action.layer)].saved) {
+        if (saved.recomputed) passes += static_cast<double>(saved.bytes() + saved.recomputation_bytes);
+      }
     }
   }
   const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;

@@ -52,6 +52,7 @@ void issue_layer(const LayerAction& call, const model::Model& model, device::Ope
                               .parameter_gradients = all(Slot::parameter_gradient),
                               .accumulate = accumulate,
                               .saved = all(Slot::saved),
+                              .recomputes = action.recomputes,
                               .scratch = all(Slot::scratch),
                               .kv_cache = all(Slot::kv_cache),
                               .constants = all(Slot::constant),
@@ -66,8 +67,6 @@ void issue_layer(const LayerAction& call, const model::Model& model, device::Ope
   const model::Layer& layer = *model.layers()[static_cast<std::size_t>(action.layer)];
   if (action.op == Op::backward) {
     layer.backward(context);
-  } else if (action.selective) {
-    layer.recompute(context);
   } else {
     if (call.logits_row >= 0) {
       context.logits = first(Slot::logits);

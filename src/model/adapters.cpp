@@ -26,10 +26,10 @@ void Adapters::extend(LayerSpec& spec, BatchShape batch, DType compute) const {
   for (const Adapter& adapter : adapters_) {
     const std::string map = adapter.module.substr(adapter.module.rfind('.') + 1);
     spec.saved.push_back({map + ".low_rank", tokens, config_.rank, compute});
+    spec.backward_scratch.push_back({map + ".dlow_rank", tokens, config_.rank, compute});
   }
   const BufferSpec dropped{"dropped", tokens, widest_, compute};
   if (config_.dropout > 0) spec.forward_scratch.push_back(dropped);
-  spec.backward_scratch.push_back({"dlow_rank", tokens, config_.rank, compute});
   if (config_.dropout > 0) spec.backward_scratch.push_back(dropped);
 }
 
@@ -66,14 +66,14 @@ std::vector<device::LowRank> Adapters::forward(const LayerContext& c, int produc
 
 std::vector<device::LowRank> Adapters::backward(const LayerContext& c, int product) const {
   if (empty()) return {};
-  const std::size_t count = adapters_.size(), scratch = config_.dropout > 0 ? 2 : 1;
+  const std::size_t count = adapters_.size(), scratch = count + (config_.dropout > 0 ? 1 : 0);
   std::vector<device::LowRank> result = of_product(c, product, scratch);
   const auto gradients = c.parameter_gradients.last(2 * count);
   const auto accumulate = c.accumulate.last(2 * count);
   auto of_product = result.begin();
   for (std::size_t i = 0; i < count; ++i) {
     if (adapters_[i].product != product) continue;
-    of_product->du = c.scratch.last(scratch).front();
+    of_product->du = c.scratch.last(scratch)[i];
     of_product->da = gradients[2 * i], of_product->db = gradients[2 * i + 1];
     of_product->accumulate_da = accumulate[2 * i], of_product->accumulate_db = accumulate[2 * i + 1];
     ++of_product;

@@ -2,7 +2,7 @@
 // The low-rank adapters of a layer: what they add to its spec, and the operands of its products.
 #pragma once
 
-#include <optional>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,6 +28,9 @@ class Adapters {
   Adapters(std::vector<Adapter> adapters, const LoraConfig& config);
 
   bool empty() const { return adapters_.empty(); }
+  bool has(int product) const {
+    return std::ranges::any_of(adapters_, [&](const Adapter& a) { return a.product == product; });
+  }
   std::vector<int> parameters() const;
   void extend(LayerSpec& spec, BatchShape batch, DType compute) const;
 

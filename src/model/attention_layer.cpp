@@ -31,18 +31,20 @@ class AttentionLayer final : public Layer {
     spec.parameters = read_in_both(parameters_);
     spec.attention = shape_;
     spec.output = {"attended", tokens, sizes_.hidden, compute};
-    spec.saved = {recomputed({"normed", tokens, sizes_.hidden, compute}),
-                  recomputed({"inverse_rms", 1, tokens, statistics}),
+    spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
+    spec.saved = {kept_or_scratch({"normed", tokens, sizes_.hidden, compute}, learns_from(kQkvProduct),
+                                  spec.forward_scratch),
+                  {"inverse_rms", 1, tokens, statistics},
                   {"qkv", tokens, shape_.qkv_cols(), compute},
                   {"heads", tokens, shape_.query_cols(), compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
     if (sizes_.qk_norms) {
-      spec.saved[2] = recomputed(spec.saved[2]);
-      spec.saved.push_back({"qkv product", tokens, shape_.qkv_cols(), compute});
+      const BufferSpec product{"qkv product", tokens, shape_.qkv_cols(), compute};
+      spec.saved[2] = recomputed(spec.saved[2], product.bytes());
+      spec.saved.push_back(product);
       spec.saved.push_back(recomputed(
           {"heads' inverse_rms", tokens, shape_.query_heads + shape_.key_value_heads, statistics}));
     }
-    spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
     if (batch.context > 0) {
       require(batch.sequences == 1, "generation of one sequence at a time");
       spec.kv_cache = {{"keys and values", batch.context, 2 * shape_.key_value_cols(), compute}};
@@ -57,8 +59,9 @@ class AttentionLayer final : public Layer {
 
   void forward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
-    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
+    const auto [kept_normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
     const auto [workspace] = take<1>(c.scratch.first(1));
+    const Tensor normed = learns_from(kQkvProduct) ? kept_normed : c.scratch[1];
     const auto [rope] = take<1>(c.constants);
     const auto of_qkv = adapters_.forward(c, kQkvProduct), of_out = adapters_.forward(c, kOutProduct);
 
@@ -86,20 +89,6 @@ class AttentionLayer final : public Layer {
         .x = heads, .weight = o, .residual = c.input, .y = c.output, .adapters = of_out});
   }
 
-  void recompute(LayerContext& c) const override {
-    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
-
-    run_norm(c, sizes_.eps, normed, inverse_rms);
-    if (!sizes_.qk_norms) return;
-    const auto [rope] = take<1>(c.constants);
-    c.operations.run(device::op::Rope{.positions = c.batch.positions,
-                                      .rope = rope,
-                                      .shape = shape_,
-                                      .backward = false,
-                                      .qkv = qkv,
-                                      .transform = transform(c)});
-  }
-
   void backward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients.first(5));
@@ -109,32 +98,43 @@ class AttentionLayer final : public Layer {
     const auto [rope] = take<1>(c.constants);
     const auto of_qkv = adapters_.backward(c, kQkvProduct), of_out = adapters_.backward(c, kOutProduct);
 
-    c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
-                                                    .x = heads,
-                                                    .weight = o,
-                                                    .dx = dheads,
-                                                    .dweight = do_,
-                                                    .accumulate_dweight = add_o,
-                                                    .adapters = of_out});
+    if (c.recomputes && sizes_.qk_norms) {
+      c.operations.run(device::op::Rope{.positions = c.batch.positions,
+                                        .rope = rope,
+                                        .shape = shape_,
+                                        .backward = false,
+                                        .qkv = qkv,
+                                        .transform = transform(c)});
+    }
+    c.operations.run(
+        device::op::InputGradient{.dy = c.gradient, .weight = o, .dx = dheads, .adapters = of_out});
+    run_weight_gradient(
+        c, {.dy = c.gradient, .x = heads, .dweight = do_, .accumulate_dweight = add_o, .adapters = of_out});
     run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
-    c.operations.run(device::op::QkvRopeBackward{
-        .positions = c.batch.positions,
-        .dqkv = dqkv,
-        .x = normed,
-        .weight = stacked({q, k, v}),
-        .rope = rope,
-        .shape = shape_,
-        .dx = dnormed,
-        .dweight = stacked({dq, dk, dv}),
-        .accumulate_dweight = alike({add_q, add_k, add_v}),
-        .transform = transform(c),
-        .dtransform = qkv_transform_gradients(c, parameters_.size() - 5, workspace),
-        .adapters = of_qkv});
+    // dqkv becomes the gradient of the product.
+    c.operations.run(
+        device::op::Rope{.positions = c.batch.positions,
+                         .rope = rope,
+                         .shape = shape_,
+                         .backward = true,
+                         .qkv = dqkv,
+                         .transform = transform(c),
+                         .dtransform = qkv_transform_gradients(c, parameters_.size() - 5, workspace)});
+    c.operations.run(device::op::InputGradient{
+        .dy = dqkv, .weight = stacked({q, k, v}), .dx = dnormed, .adapters = of_qkv});
     // The gradient already holds that of the residual branch.
-    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace, {}, to_recompute(c, normed));
+    run_weight_gradient(c, {.dy = dqkv,
+                            .x = normed,
+                            .dweight = stacked({dq, dk, dv}),
+                            .accumulate_dweight = alike({add_q, add_k, add_v}),
+                            .adapters = of_qkv});
   }
 
  private:
+  /// Whether gradients of weights are made of the product's input.
+  bool learns_from(AttentionProduct product) const { return !sizes_.frozen || adapters_.has(product); }
+
   device::op::QkvTransform transform(const LayerContext& c) const {
     if (!sizes_.qk_norms) return qkv_transform(c, parameters_.size() - 5, sizes_.eps, {}, {});
     return qkv_transform(c, parameters_.size() - 5, sizes_.eps, c.saved[5], c.saved[6]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/model/eager_runner.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -178,9 +179,13 @@ double EagerRunner::loss_sum() {
 
 EagerRunner::Operands EagerRunner::operands(std::size_t layer, const std::vector<BufferSpec>& scratch) {
   Operands operands;
+  const auto& parameters = model_.parameters();
+  const bool has_adapters = std::ranges::any_of(parameters, &Parameter::adapter);
   for (const auto& use : specs_[layer].parameters) {
-    operands.parameters.push_back(read_parameters_[static_cast<std::size_t>(use.parameter)]);
-    operands.gradients.push_back(gradients_[static_cast<std::size_t>(use.parameter)]);
+    const auto p = static_cast<std::size_t>(use.parameter);
+    const bool frozen = has_adapters && !parameters[p].adapter;
+    operands.parameters.push_back(read_parameters_[p]);
+    operands.gradients.push_back(frozen ? Tensor() : gradients_[p]);
   }
   for (const auto& cast : fp8_weights_[layer])
     operands.fp8_weights.push_back({.scale = cast.scale, .transposed = cast.transposed});
@@ -229,21 +234,14 @@ void EagerRunner::forward(std::size_t layer) {
   device_.synchronize(device::Stream::compute);
 }
 
-void EagerRunner::recompute(std::size_t layer) {
-  const Operands given = operands(layer, specs_[layer].recompute_scratch);
-  LayerContext c = context(layer, given);
-  model_.layers()[layer]->recompute(c);
-  device_.synchronize(device::Stream::compute);
-}
-
-void EagerRunner::backward(std::size_t layer, Accumulate accumulate) {
+void EagerRunner::backward(std::size_t layer, Accumulate accumulate, bool recomputes) {
   Operands given = operands(layer, specs_[layer].backward_scratch);
   given.accumulate.assign(given.gradients.size(), accumulate);
-  backward(layer, given);
+  backward(layer, given, recomputes);
 }
 
 /// What the layer says that it does not read is not given to it.
-void EagerRunner::backward(std::size_t layer, Operands& given) {
+void EagerRunner::backward(std::size_t layer, Operands& given, bool recomputes) {
   const LayerSpec& spec = specs_[layer];
   for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
     if (!spec.parameters[i].backward) given.parameters[i] = {};
@@ -256,6 +254,10 @@ void EagerRunner::backward(std::size_t layer, Operands& given) {
   c.gradient = residual_gradient_;
   c.parameter_gradients = given.gradients;
   c.accumulate = given.accumulate;
+  c.recomputes = recomputes;
+  for (std::size_t i = 0; recomputes && i < spec.saved.size(); ++i) {
+    if (spec.saved[i].recomputed) spoil(saved_[layer][i]);
+  }
   model_.layers()[layer]->backward(c);
   device_.synchronize(device::Stream::compute);
 }
@@ -267,7 +269,7 @@ double EagerRunner::forward(const device::HostBatch& batch) {
 }
 
 double EagerRunner::forward_and_backward(const device::HostBatch& batch, double inverse_tokens,
-                                         Accumulate accumulate) {
+                                         Accumulate accumulate, bool recomputes) {
   upload(batch, inverse_tokens);
   for (std::size_t layer = 0; layer + 1 < specs_.size(); ++layer) forward(layer);
   spoil(residual_gradient_);
@@ -279,7 +281,7 @@ double EagerRunner::forward_and_backward(const device::HostBatch& batch, double 
     for (const auto& use : specs_[layer].parameters)
       given.accumulate.push_back(
           std::exchange(next[static_cast<std::size_t>(use.parameter)], Accumulate::yes));
-    backward(layer, given);
+    backward(layer, given, recomputes);
   }
   return loss_sum();
 }

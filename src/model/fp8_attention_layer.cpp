@@ -42,7 +42,8 @@ class Fp8AttentionLayer final : public Layer {
     spec.fp8_weights = {{parameters_[1], parameters_[2], parameters_[3]}, {parameters_[4]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"attended", tokens, hidden, compute};
-    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}),
+    const BufferSpec input{"input", tokens, hidden, compute};
+    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}, 2 * input.bytes()),
                   recomputed(scale_spec("normed^T scale", hidden, tokens)),
                   recomputed({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, qkv, compute},
@@ -56,7 +57,6 @@ class Fp8AttentionLayer final : public Layer {
                             scale_spec("input scale", tokens, wider),
                             Fp8Products::maximum_spec(recipe),
                             workspace_spec(std::max(forward_bytes, product_bytes), statistics)};
-    spec.recompute_scratch = {{"normed", tokens, normed, compute}, Fp8Products::maximum_spec(recipe)};
     spec.backward_scratch = {{"heads^T", heads, tokens, e4m3},
                              scale_spec("heads^T scale", heads, tokens),
                              {"gradient in 8 bits", tokens, widest, gradient},
@@ -95,15 +95,6 @@ class Fp8AttentionLayer final : public Layer {
     fp8.forward(h, o, o_weight.scale, c.input, c.output, workspace);
   }
 
-  void recompute(LayerContext& c) const override {
-    const auto [normed_t, normed_scale, inverse_rms, qkv, heads, largest_of_heads, log_sum_exp] =
-        take<7>(c.saved);
-    const auto [normed, maximum] = take<2>(c.scratch);
-    const Fp8Products fp8(c, *sizes_.fp8);
-
-    fp8.norm(sizes_.eps, normed, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
-  }
-
   void backward(LayerContext& c) const override {
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
@@ -123,6 +114,7 @@ class Fp8AttentionLayer final : public Layer {
       return fp8.tensor(shaped(values, tokens, features), shaped(transposed, features, tokens), scales);
     };
 
+    if (c.recomputes) recompute(c, dheads_or_dnormed, maximum);
     const Fp8Tensor dy = gradient_of(hidden), dqkv8 = gradient_of(dqkv.cols);
     const Fp8Tensor h = fp8.tensor({}, heads_t, {{}, heads_scale});
     fp8.cast_gradient(neighbours_.after, dy, maximum);
@@ -145,6 +137,14 @@ class Fp8AttentionLayer final : public Layer {
   }
 
  private:
+  /// What is saved of the norm once more. What is cast again has been counted.
+  void recompute(LayerContext c, const Tensor& scratch, const Tensor& maximum) const {
+    c.fp8_counts = nullptr;
+    const Tensor &normed_t = c.saved[0], &normed_scale = c.saved[1], &inverse_rms = c.saved[2];
+    const Fp8Products fp8(c, *sizes_.fp8);
+    fp8.norm(sizes_.eps, scratch, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
+  }
+
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;

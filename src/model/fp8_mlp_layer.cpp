@@ -37,11 +37,14 @@ class Fp8MlpLayer final : public Layer {
     spec.fp8_weights = {{parameters_[1], parameters_[2]}, {parameters_[3]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"fed_forward", tokens, hidden, compute};
-    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}),
+    const BufferSpec input{"input", tokens, hidden, compute}, gate_up{"gate_up", tokens, 2 * width, compute},
+        activated{"activated", tokens, width, compute};
+    // The input is read to be measured and to be cast; what is activated is written, and read, in between.
+    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}, 2 * input.bytes()),
                   recomputed(scale_spec("normed^T scale", hidden, tokens)),
                   recomputed({"inverse_rms", 1, tokens, statistics}),
-                  {"gate_up", tokens, 2 * width, compute},
-                  recomputed({"activated^T", width, tokens, e4m3}),
+                  gate_up,
+                  recomputed({"activated^T", width, tokens, e4m3}, gate_up.bytes() + 2 * activated.bytes()),
                   recomputed(scale_spec("activated^T scale", width, tokens))};
     const std::int64_t wider = std::max(hidden, width), widest = std::max(hidden, 2 * width);
     const std::int64_t inputs = std::max(Fp8Products::norm_scratch(recipe, hidden), width);
@@ -50,8 +53,6 @@ class Fp8MlpLayer final : public Layer {
                             scale_spec("input scale", tokens, wider),
                             Fp8Products::maximum_spec(recipe),
                             workspace_spec(product_bytes, statistics)};
-    spec.recompute_scratch = {{"normed, activated", tokens, inputs, compute},
-                              Fp8Products::maximum_spec(recipe)};
     spec.backward_scratch = {
         {"gradient in 8 bits", tokens, widest, gradient}, {"gradient^T", widest, tokens, gradient},
         scale_spec("gradient scale", tokens, widest),     scale_spec("gradient^T scale", widest, tokens),
@@ -81,20 +82,6 @@ class Fp8MlpLayer final : public Layer {
     if (c.output) fp8.forward(a, down, down_weight.scale, c.input, c.output, workspace);
   }
 
-  void recompute(LayerContext& c) const override {
-    const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
-        take<6>(c.saved);
-    const auto [normed_or_activated, maximum] = take<2>(c.scratch);
-    const Tensor activated = shaped(normed_or_activated, gate_up.rows, sizes_.feed_forward);
-    const Fp8Products fp8(c, *sizes_.fp8);
-
-    fp8.norm(sizes_.eps, normed_or_activated, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}),
-             maximum);
-    c.operations.run(
-        device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
-    fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
-  }
-
   void backward(LayerContext& c) const override {
     const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
     const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
@@ -113,6 +100,7 @@ class Fp8MlpLayer final : public Layer {
       return fp8.tensor(shaped(values, tokens, features), shaped(transposed, features, tokens), scales);
     };
 
+    if (c.recomputes) recompute(c, dactivated_or_dnormed, maximum);
     const Fp8Tensor dy = gradient_of(hidden), dgate_up = gradient_of(2 * width);
     fp8.cast_gradient(neighbours_.after, dy, maximum);
     fp8.backward({.dy = dy,
@@ -136,6 +124,20 @@ class Fp8MlpLayer final : public Layer {
   }
 
  private:
+  /// What is saved of norm and activation once more. What is cast again has been counted.
+  void recompute(LayerContext c, const Tensor& scratch, const Tensor& maximum) const {
+    c.fp8_counts = nullptr;
+    const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
+        take<6>(c.saved);
+    const Tensor activated = shaped(scratch, gate_up.rows, sizes_.feed_forward);
+    const Fp8Products fp8(c, *sizes_.fp8);
+
+    fp8.norm(sizes_.eps, scratch, inverse_rms, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
+    c.operations.run(
+        device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
+    fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
+  }
+
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;

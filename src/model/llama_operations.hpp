@@ -8,6 +8,24 @@
 
 namespace llampi::model {
 
+/// If backward() reads it: `spec`, as a saved tensor that can be recomputed. Otherwise forward() has it in scratch memory, and the
+/// saved tensor is empty.
+inline BufferSpec kept_or_scratch(const BufferSpec& spec, bool is_read, std::vector<BufferSpec>& scratch) {
+  if (is_read) return recomputed(spec);
+  scratch.push_back(spec);
+  return {spec.name, 0, spec.cols, spec.dtype};
+}
+
+/// A saved tensor if backward() is to write it once more, else nothing.
+inline Tensor to_recompute(const LayerContext& c, const Tensor& saved) {
+  return c.recomputes && saved.elements() > 0 ? saved : Tensor{};
+}
+
+/// Unless the weight is frozen and has no adapters.
+inline void run_weight_gradient(const LayerContext& c, const device::op::WeightGradient& operation) {
+  if (operation.dweight || !operation.adapters.empty()) c.operations.run(operation);
+}
+
 /// y = norm(input). @param maximum of y, to be measured; empty: it is not
 inline void run_norm(const LayerContext& c, double eps, const Tensor& y, const Tensor& inverse_rms,
                      const Tensor& maximum = {}) {
@@ -22,8 +40,10 @@ inline void run_norm(const LayerContext& c, double eps, const Tensor& y, const T
 /// From the gradient of norm(input) to those of the input and of the norm's weight.
 /// @param accumulate_dx yes: c.gradient already holds the gradient of the residual branch
 /// @param maximum of c.gradient, to be measured; empty: it is not
+/// @param y norm(input), to be written once more; empty: it is not
 inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, const Tensor& inverse_rms,
-                              Accumulate accumulate_dx, const Tensor& workspace, const Tensor& maximum = {}) {
+                              Accumulate accumulate_dx, const Tensor& workspace, const Tensor& maximum = {},
+                              const Tensor& y = {}) {
   c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
                                                .x = c.input,
                                                .weight = c.parameters[0],
@@ -33,7 +53,8 @@ inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, cons
                                                .dweight = c.parameter_gradients[0],
                                                .accumulate_dweight = c.accumulate[0],
                                                .workspace = workspace,
-                                               .maximum = maximum});
+                                               .maximum = maximum,
+                                               .y = y});
 }
 
 /// Vectors that lie one after another, as one; empty if they are.

@@ -17,7 +17,7 @@ constexpr const char* kOthers[] = {"model.embed_tokens", "lm_head"};
   throw ConfigError(
       {.field = "lora.targets",
        .entry = entry,
-       .problem = fmt::format("names {}, and adapters are of the linear maps of blocks only", module),
+       .problem = fmt::format("names {}, and adapters are of the linear layers of blocks only", module),
        .remedy =
            "use some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or proj for all of them"});
 }
@@ -64,15 +64,15 @@ bool LoraTargets::use(const std::string& module) {
 void LoraTargets::require_all_used() const {
   if (!unused_.empty()) {
     throw ConfigError(
-        {.problem =
-             fmt::format("there is an adapter of {}, and the model has no such linear map", *unused_.begin()),
+        {.problem = fmt::format("there is an adapter of {}, and the model has no such linear layer",
+                                *unused_.begin()),
          .remedy = "use the adapter with the model that it was made for"});
   }
   if (any_used_) return;
   throw ConfigError(
       {.field = "lora.targets",
        .entry = targets_,
-       .problem = "matches no linear map of the blocks",
+       .problem = "matches no linear layer of the blocks",
        .remedy = fmt::format("give a regular expression such as q_proj|v_proj (a name is for example {})",
                              example_)});
 }

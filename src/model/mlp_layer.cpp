@@ -22,10 +22,13 @@ class MlpLayer final : public Layer {
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.output = {"fed_forward", tokens, sizes_.hidden, compute};
-    spec.saved = {recomputed({"normed", tokens, sizes_.hidden, compute}),
-                  recomputed({"inverse_rms", 1, tokens, statistics}),
-                  {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
-                  recomputed({"activated", tokens, sizes_.feed_forward, compute})};
+    auto& scratch = spec.forward_scratch;
+    spec.saved = {
+        kept_or_scratch({"normed", tokens, sizes_.hidden, compute}, learns_from(kGateUpProduct), scratch),
+        {"inverse_rms", 1, tokens, statistics},
+        {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
+        kept_or_scratch({"activated", tokens, sizes_.feed_forward, compute}, learns_from(kDownProduct),
+                        scratch)};
     spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
@@ -35,7 +38,10 @@ class MlpLayer final : public Layer {
 
   void forward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
-    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved.first(4));
+    const auto [kept_normed, inverse_rms, gate_up, kept_activated] = take<4>(c.saved.first(4));
+    const Tensor normed = learns_from(kGateUpProduct) ? kept_normed : c.scratch[0];
+    const Tensor activated =
+        learns_from(kDownProduct) ? kept_activated : c.scratch[learns_from(kGateUpProduct) ? 0 : 1];
     const auto of_gate_up = adapters_.forward(c, kGateUpProduct),
                of_down = adapters_.forward(c, kDownProduct);
 
@@ -50,13 +56,8 @@ class MlpLayer final : public Layer {
         .x = activated, .weight = down, .residual = c.input, .y = c.output, .adapters = of_down});
   }
 
-  void recompute(LayerContext& c) const override {
-    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved.first(4));
-
-    run_norm(c, sizes_.eps, normed, inverse_rms);
-    c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
-  }
-
+  // What the weights' gradients read, backward() can write once more beside the gradients of its inputs, from what is read for these in
+  // any case. So those of the weights come last.
   void backward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
     const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients.first(4));
@@ -66,27 +67,31 @@ class MlpLayer final : public Layer {
     const auto of_gate_up = adapters_.backward(c, kGateUpProduct),
                of_down = adapters_.backward(c, kDownProduct);
 
-    c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
-                                                    .x = activated,
-                                                    .weight = down,
-                                                    .dx = dactivated,
-                                                    .dweight = ddown,
-                                                    .accumulate_dweight = add_down,
-                                                    .adapters = of_down});
+    c.operations.run(
+        device::op::InputGradient{.dy = c.gradient, .weight = down, .dx = dactivated, .adapters = of_down});
     // gate_up becomes its own gradient.
-    c.operations.run(device::op::GateUpSwigluBackward{.dactivated = dactivated,
-                                                      .gate_up = gate_up,
-                                                      .x = normed,
-                                                      .weight = stacked({gate, up}),
-                                                      .dx = dnormed,
-                                                      .dweight = stacked({dgate, dup}),
-                                                      .accumulate_dweight = alike({add_gate, add_up}),
-                                                      .adapters = of_gate_up});
+    c.operations.run(device::op::SwigluBackward{
+        .dactivated = dactivated, .gate_up = gate_up, .activated = to_recompute(c, activated)});
+    run_weight_gradient(c, {.dy = c.gradient,
+                            .x = activated,
+                            .dweight = ddown,
+                            .accumulate_dweight = add_down,
+                            .adapters = of_down});
+    c.operations.run(device::op::InputGradient{
+        .dy = gate_up, .weight = stacked({gate, up}), .dx = dnormed, .adapters = of_gate_up});
     // The gradient already holds that of the residual branch.
-    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace, {}, to_recompute(c, normed));
+    run_weight_gradient(c, {.dy = gate_up,
+                            .x = normed,
+                            .dweight = stacked({dgate, dup}),
+                            .accumulate_dweight = alike({add_gate, add_up}),
+                            .adapters = of_gate_up});
   }
 
  private:
+  /// Whether gradients of weights are made of the product's input.
+  bool learns_from(MlpProduct product) const { return !sizes_.frozen || adapters_.has(product); }
+
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;

@@ -3,10 +3,6 @@
 
 namespace llampi::model {
 
-void Layer::recompute(LayerContext&) const {
-  throw Error("internal error: this layer has nothing to recompute");
-}
-
 std::vector<BufferSpec> Model::constants(std::int64_t, DType) const { return {}; }
 
 void Model::fill_constant(int, const BufferSpec&, void*) const {

@@ -33,18 +33,13 @@ class Counter {
   }
   void operator()(const op::RmsNorm& o) { bytes({o.x, o.y}); }
   void operator()(const op::RmsNormBackward& o) {
-    bytes({o.dy, o.x, o.dx});
+    bytes({o.dy, o.x, o.dx, o.y});
     if (o.accumulate_dx == Accumulate::yes) bytes({o.dx});
   }
   void operator()(const op::QkvRope& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
     adapters(o.x, o.qkv, o.adapters);
     rotation(o.qkv, o.shape, o.transform);
-  }
-  void operator()(const op::QkvRopeBackward& o) {
-    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
-    adapters_backward(o.x, o.dqkv, o.adapters);
-    rotation_backward(o.dqkv, o.shape, o.transform);
   }
   void operator()(const op::Attention& o) {
     const double flops = attention_flops(o.documents, o.shape, o.qkv.rows);
@@ -83,9 +78,20 @@ class Counter {
     bytes({o.residual});
     adapters(o.x, o.y, o.adapters);
   }
-  void operator()(const op::ProjectionBackward& o) {
-    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
-    adapters_backward(o.x, o.dy, o.adapters);
+  void operator()(const op::InputGradient& o) {
+    product(o.dx.dtype, o.dx.rows, o.weight.rows, o.dx.cols);
+    for (const auto& l : o.adapters) {
+      bytes({columns(o.dy, l), l.u, columns(o.dy, l), l.du, l.du, o.dx, o.dx});
+      if (l.dropout.probability > 0) bytes({o.dx, o.dx, o.dx});
+    }
+  }
+  void operator()(const op::WeightGradient& o) {
+    if (o.dweight) product(o.x.dtype, o.x.rows, o.dweight.rows, o.x.cols);
+    added_to(o.dweight, o.accumulate_dweight);
+    for (const auto& l : o.adapters) {
+      bytes({l.du, o.x});
+      if (l.dropout.probability > 0) bytes({o.x, o.x});
+    }
   }
   void operator()(const op::GateUpSwiglu& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
@@ -93,11 +99,6 @@ class Counter {
     bytes({o.gate_up, o.activated});
   }
   void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
-  void operator()(const op::GateUpSwigluBackward& o) {
-    backward_products(o.x, o.weight, o.dweight, o.accumulate_dweight);
-    adapters_backward(o.x, o.gate_up, o.adapters);
-    bytes({o.dactivated, o.gate_up, o.gate_up});
-  }
   void operator()(const op::LinearCrossEntropy& o) {
     head(o, 1);
     logits(o.x, o.weight, 1);
@@ -139,7 +140,7 @@ class Counter {
     }
   }
   void operator()(const op::SwigluBackward& o) {
-    bytes({o.dactivated, o.gate_up});
+    bytes({o.dactivated, o.gate_up, o.activated});
     if (o.writes) bytes({o.gate_up});
   }
   void operator()(const op::LowRankDown& o) {
@@ -176,12 +177,6 @@ class Counter {
       bytes({l.u, l.b, columns(y, l), columns(y, l)});
     }
   }
-  void adapters_backward(const Tensor& x, const Tensor& dy, std::span<const device::LowRank> all) {
-    for (const auto& l : all) {
-      bytes({columns(dy, l), l.u, columns(dy, l), l.du, l.du, x, l.du, x, x});
-      if (l.dropout.probability > 0) bytes({x, x, x, x, x});
-    }
-  }
   void product(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, double times = 1) {
     const double flops =
         times * 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -195,12 +190,6 @@ class Counter {
       amounts[half ? Term::product_half : Term::product_float32] += flops;
       amounts[half ? Term::product_half_edge : Term::product_float32_edge] += edges;
     }
-  }
-  /// dx = dy weight, and dweight = dy^T x unless the weight is frozen.
-  void backward_products(const Tensor& x, const Tensor& weight, const Tensor& dweight,
-                         Accumulate accumulate) {
-    product(x.dtype, x.rows, weight.rows, x.cols, dweight ? 2 : 1);
-    added_to(dweight, accumulate);
   }
   /// A product that adds to its result reads it. That it writes it is within its rate.
   void added_to(const Tensor& y, Accumulate accumulate) {

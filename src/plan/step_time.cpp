@@ -188,8 +188,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     const auto bytes = static_cast<double>(action.bytes);
     if (is_of_layer(action)) {
       const bool ends_forward = action.layer == layers - 1;  // forward and backward at once
-      const double forwards =
-          action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
+      const double forwards = action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : 1;
       return {{Resource::device, 0,
                forwards * seconds_of_a_flop * fsdp::forward_flops(model, compiled, action.layer, tokens)}};
     }

@@ -208,9 +208,15 @@ class Comparison {
       const bool norm = !matrix && !parameter.name.ends_with(".bias");
       give(rounded(normal(parameter.elements(), parameter.name, norm ? 1 : 0, deviation), dtype_),
            [&](auto& side) { return side.parameter(p); });
-      give(normal(parameter.elements(), "gradient " + parameter.name, 0, 1),
-           [&](auto& side) { return side.gradient(p); });
+      give_gradient(p);
     }
+  }
+
+  /// Something to add to.
+  void give_gradient(std::size_t p) {
+    const auto& parameter = model_->parameters()[p];
+    give(normal(parameter.elements(), "gradient " + parameter.name, 0, 1),
+         [&](auto& side) { return side.gradient(p); });
   }
 
   template <class View>
@@ -259,18 +265,8 @@ class Comparison {
     for (auto* side : {&device_, &judge_}) side->forward(layer);
     compare_and_share(fmt::format("output of {}", spec.module),
                       [&](auto& side) { return side.output(layer); });
-    bool recomputed = false;
-    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      recomputed = recomputed || spec.saved[i].recomputed;
+    for (std::size_t i = 0; i < spec.saved.size(); ++i)
       compare_saved(layer, i, fmt::format("{} of {}", spec.saved[i].name, spec.module));
-    }
-    if (!recomputed) return;
-    forget_recomputed(layer);
-    for (auto* side : {&device_, &judge_}) side->recompute(layer);
-    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      if (!spec.saved[i].recomputed) continue;
-      compare_saved(layer, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
-    }
   }
 
   /// What is not computed again does not pass for what the forward pass has left.
@@ -296,20 +292,48 @@ class Comparison {
   }
 
   void backward(std::size_t layer, Accumulate accumulate) {
+    const auto& saved = device_.spec(layer).saved;
+    if (std::ranges::any_of(saved, &model::BufferSpec::recomputed)) backward_that_recomputes(layer);
     for (auto* side : {&device_, &judge_}) side->backward(layer, accumulate);
     gradients(layer);
   }
 
-  void gradients(std::size_t layer) {
+  /// Afterwards all is as it was.
+  void backward_that_recomputes(std::size_t layer) {
+    const auto& spec = device_.spec(layer);
+    const auto saved = [layer](std::size_t i) {
+      return [layer, i](auto& side) { return side.saved(layer, i); };
+    };
+    const auto gradient = [](auto& side) { return side.residual_gradient(); };
+    std::vector<Numbers> kept;
+    for (std::size_t i = 0; i < spec.saved.size(); ++i)
+      kept.push_back(download_numbers(judge_.device(), judge_.saved(layer, i)));
+    const Numbers kept_gradient = download_numbers(judge_.device(), judge_.residual_gradient());
+    forget_recomputed(layer);
+    for (auto* side : {&device_, &judge_}) side->backward(layer, Accumulate::no, true);
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+      if (!spec.saved[i].recomputed) continue;
+      compare_saved(layer, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
+    }
+    gradients(layer, ", recomputed");
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) give(kept[i], saved(i));
+    give(kept_gradient, gradient);
+    for (const auto& use : spec.parameters) give_gradient(static_cast<std::size_t>(use.parameter));
+  }
+
+  void gradients(std::size_t layer, const std::string& suffix = "") {
     const auto& spec = device_.spec(layer);
     for (const auto& use : spec.parameters) {
       const auto p = static_cast<std::size_t>(use.parameter);
-      compare(fmt::format("gradient of {}", model_->parameters()[p].name),
+      const auto& parameter = model_->parameters()[p];
+      if (has_adapters_ && !parameter.adapter) continue;  // frozen
+      compare(fmt::format("gradient of {}{}", parameter.name, suffix),
               [&](auto& side) { return side.gradient(p); });
     }
     if (layer == 0) return;  // nothing comes before it
-    compare_and_share(fmt::format("gradient before {}", spec.module.empty() ? "the head" : spec.module),
-                      [&](auto& side) { return side.residual_gradient(); });
+    compare_and_share(
+        fmt::format("gradient before {}{}", spec.module.empty() ? "the head" : spec.module, suffix),
+        [&](auto& side) { return side.residual_gradient(); });
   }
 
   void update();

@@ -252,13 +252,10 @@ LeftByDropout left_by(device::Device& device, DType dtype, const Values& x, std:
   device.run(device::op::LowRankDown{.x = s.upload(x), .adapters = {&adapter, 1}});
   left.written = s.download(dropout.dropped);
   const Tensor dx = s.output(x.rows, x.cols);
-  device.run(device::op::ProjectionBackward{
+  device.run(device::op::InputGradient{
       .dy = ones(x.rows, 1),
-      .x = s.upload(x),
       .weight = s.upload({1, x.cols, std::vector<double>(static_cast<std::size_t>(x.cols), 0.0)}),
       .dx = dx,
-      .dweight = {},
-      .accumulate_dweight = Accumulate::no,
       .adapters = {&adapter, 1}});
   left.added = s.download(dx);
   return left;

@@ -64,6 +64,13 @@ OperationCase embedding(const Layout& layout, std::int64_t hidden) {
   return result;
 }
 
+namespace {
+
+/// Of what is recomputed.
+void expect_equal_bits(const Values& first, const Values& again) { EXPECT_EQ(first.data, again.data); }
+
+}  // namespace
+
 OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden) {
   OperationCase result;
   result.name = "rms_norm";
@@ -82,8 +89,10 @@ OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden) {
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.wide_output(1, tokens);
-    s.device().run(device::op::RmsNorm{
-        .x = x, .weight = w, .eps = kNormEps, .y = s.output(tokens, hidden), .inverse_rms = inverse_rms});
+    const Tensor y = s.output(tokens, hidden), again = s.output(tokens, hidden);
+    const bool writes_y = accumulate == Accumulate::yes;
+    s.device().run(
+        device::op::RmsNorm{.x = x, .weight = w, .eps = kNormEps, .y = y, .inverse_rms = inverse_rms});
     const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.weight_gradient(1, hidden, accumulate);
     const Tensor scratch =
         s.workspace(s.device().sizes().rms_norm_backward_workspace(tokens, hidden, s.dtype()));
@@ -95,7 +104,9 @@ OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden) {
                                                .accumulate_dx = accumulate,
                                                .dweight = dw,
                                                .accumulate_dweight = accumulate,
-                                               .workspace = scratch});
+                                               .workspace = scratch,
+                                               .y = writes_y ? again : Tensor{}});
+    if (writes_y) expect_equal_bits(s.download(y), s.download(again));
     return Inputs{s.download(dx), s.download(dw)};
   };
   return result;
@@ -202,17 +213,16 @@ OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::Attent
                                          .transform = transformed.operands});
     }
     const auto gradients = transform_gradients(s, shape, tokens, transform, accumulate);
-    s.device().run(device::op::QkvRopeBackward{.positions = s.batch(layout).positions,
-                                               .dqkv = dqkv,
-                                               .x = x,
-                                               .weight = w,
-                                               .rope = s.upload_wide(table),
-                                               .shape = shape,
-                                               .dx = dx,
-                                               .dweight = dw,
-                                               .accumulate_dweight = accumulate,
-                                               .transform = transformed.operands,
-                                               .dtransform = gradients});
+    s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
+                                    .rope = s.upload_wide(table),
+                                    .shape = shape,
+                                    .backward = true,
+                                    .qkv = dqkv,
+                                    .transform = transformed.operands,
+                                    .dtransform = gradients});
+    s.device().run(device::op::InputGradient{.dy = dqkv, .weight = w, .dx = dx});
+    s.device().run(
+        device::op::WeightGradient{.dy = dqkv, .x = x, .dweight = dw, .accumulate_dweight = accumulate});
     Inputs results{s.download(dx)};
     append_gradients(s, gradients, transform, results);
     results.push_back(s.download(dw));
@@ -367,12 +377,9 @@ OperationCase projection_residual(std::int64_t tokens, std::int64_t in_cols, std
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor dx = s.output(tokens, in_cols), dw = s.weight_gradient(out, in_cols, accumulate);
-    s.device().run(device::op::ProjectionBackward{.dy = s.upload(dy),
-                                                  .x = s.upload(in[0]),
-                                                  .weight = s.upload(in[1]),
-                                                  .dx = dx,
-                                                  .dweight = dw,
-                                                  .accumulate_dweight = accumulate});
+    s.device().run(device::op::InputGradient{.dy = s.upload(dy), .weight = s.upload(in[1]), .dx = dx});
+    s.device().run(device::op::WeightGradient{
+        .dy = s.upload(dy), .x = s.upload(in[0]), .dweight = dw, .accumulate_dweight = accumulate});
     return Inputs{s.download(dx), s.download(dw)};
   };
   return result;
@@ -396,13 +403,10 @@ OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int6
     s.device().run(device::op::GateUpSwiglu{
         .x = x, .weight = w, .gate_up = gate_up, .activated = s.output(tokens, width)});
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(2 * width, hidden, accumulate);
-    s.device().run(device::op::GateUpSwigluBackward{.dactivated = s.upload(dy),
-                                                    .gate_up = gate_up,
-                                                    .x = x,
-                                                    .weight = w,
-                                                    .dx = dx,
-                                                    .dweight = dw,
-                                                    .accumulate_dweight = accumulate});
+    s.device().run(device::op::SwigluBackward{.dactivated = s.upload(dy), .gate_up = gate_up});
+    s.device().run(device::op::InputGradient{.dy = gate_up, .weight = w, .dx = dx});
+    s.device().run(
+        device::op::WeightGradient{.dy = gate_up, .x = x, .dweight = dw, .accumulate_dweight = accumulate});
     return Inputs{s.download(dx), s.download(dw), s.download(gate_up)};
   };
   return result;
@@ -516,36 +520,24 @@ OperationCase adapters(Adapted adapted, const Layout& layout, std::int64_t rank,
     const SessionAdapters made = make(s, in, true, accumulate);
     const Tensor y = s.output(tokens, out), dx = s.output(tokens, in_cols), dy = s.upload(dy_);
     run(s, in, made, y);
-    const Tensor x = s.upload(in[0]), w = s.upload(base);
+    Tensor gradient = dy;
     if (adapted == Adapted::qkv) {
-      s.device().run(device::op::QkvRopeBackward{.positions = s.batch(layout).positions,
-                                                 .dqkv = dy,
-                                                 .x = x,
-                                                 .weight = w,
-                                                 .rope = s.upload_wide(table),
-                                                 .shape = kShape,
-                                                 .dx = dx,
-                                                 .dweight = {},
-                                                 .accumulate_dweight = Accumulate::no,
-                                                 .adapters = made.list});
-    } else if (adapted == Adapted::projection) {
-      s.device().run(device::op::ProjectionBackward{.dy = dy,
-                                                    .x = x,
-                                                    .weight = w,
-                                                    .dx = dx,
-                                                    .dweight = {},
-                                                    .accumulate_dweight = Accumulate::no,
-                                                    .adapters = made.list});
-    } else {
-      s.device().run(device::op::GateUpSwigluBackward{.dactivated = dy,
-                                                      .gate_up = y,
-                                                      .x = x,
-                                                      .weight = w,
-                                                      .dx = dx,
-                                                      .dweight = {},
-                                                      .accumulate_dweight = Accumulate::no,
-                                                      .adapters = made.list});
+      s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
+                                      .rope = s.upload_wide(table),
+                                      .shape = kShape,
+                                      .backward = true,
+                                      .qkv = dy});
+    } else if (adapted == Adapted::gate_up) {
+      s.device().run(device::op::SwigluBackward{.dactivated = dy, .gate_up = y});
+      gradient = y;
     }
+    s.device().run(
+        device::op::InputGradient{.dy = gradient, .weight = s.upload(base), .dx = dx, .adapters = made.list});
+    s.device().run(device::op::WeightGradient{.dy = gradient,
+                                              .x = s.upload(in[0]),
+                                              .dweight = {},
+                                              .accumulate_dweight = Accumulate::no,
+                                              .adapters = made.list});
     Inputs results = made.gradients(s);
     results.insert(results.begin(), s.download(dx));
     return results;
@@ -567,8 +559,12 @@ OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
     return Inputs{s.download(activated)};
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate) {
-    const Tensor gate_up = s.upload(in[0]);
-    s.device().run(device::op::SwigluBackward{.dactivated = s.upload(dy), .gate_up = gate_up});
+    const Tensor gate_up = s.upload(in[0]), activated = s.output(tokens, width),
+                 again = s.output(tokens, width);
+    s.device().run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
+    s.device().run(
+        device::op::SwigluBackward{.dactivated = s.upload(dy), .gate_up = gate_up, .activated = again});
+    expect_equal_bits(s.download(activated), s.download(again));
     return Inputs{s.download(gate_up)};
   };
   return result;

@@ -47,7 +47,7 @@ struct LowRank {
   double scale = 1;
   Dropout dropout = {};
   // Backward only.
-  Tensor du = {};           ///< [T, r], scratch
+  Tensor du = {};           ///< [T, r]: written by op::InputGradient, read by op::WeightGradient
   Tensor da = {}, db = {};  ///< gradients of weights, as a dweight is; either may be empty
   Accumulate accumulate_da = Accumulate::no, accumulate_db = Accumulate::no;
 };

@@ -115,6 +115,7 @@ struct RmsNormBackward {
   Accumulate accumulate_dweight;
   Tensor workspace;
   Tensor maximum = {};  ///< as op::Fp8Maximum, of dx after the addition; may be empty
+  Tensor y = {};  ///< [T, H]: that of RmsNorm once more, the same bits; may be empty. Not with `maximum`
 };
 
 /// What the rows of q, k and v go through between their product and RoPE, in some models. What is empty is not
@@ -154,23 +155,6 @@ struct QkvRope {
   Tensor qkv;                              ///< [T, Hq D + 2 Hkv D]
   QkvTransform transform = {};             ///< before RoPE; `product` and `inverse_rms` are written
   std::span<const LowRank> adapters = {};  ///< of the product, so they add before the transform and RoPE
-};
-
-/// dqkv is rotated back in place, and becomes the gradient of the product; then dx = dqkv weight, dweight (+)= dqkv^T x.
-struct QkvRopeBackward {
-  static constexpr const char* kName = "qkv_rope_backward";
-  Tensor positions;  ///< int32 [1, T]
-  Tensor dqkv;       ///< [T, Hq D + 2 Hkv D], overwritten
-  Tensor x;          ///< [T, H]
-  Tensor weight;     ///< [Hq D + 2 Hkv D, H]
-  Tensor rope;       ///< as QkvRope
-  AttentionShape shape;
-  Tensor dx;       ///< [T, H]
-  Tensor dweight;  ///< [Hq D + 2 Hkv D, H]
-  Accumulate accumulate_dweight;
-  QkvTransform transform = {};  ///< as QkvRope left it
-  QkvTransformGradients dtransform = {};
-  std::span<const LowRank> adapters = {};  ///< dx has their part as well
 };
 
 /// Causal attention inside each document and shape.window, scale 1/sqrt(D). Never stores a document x document matrix.
@@ -220,16 +204,24 @@ struct ProjectionResidual {
   std::span<const LowRank> adapters = {};
 };
 
-/// dx = dy weight, dweight (+)= dy^T x
-struct ProjectionBackward {
-  static constexpr const char* kName = "projection_backward";
+/// dx = dy weight: what a product y = x weight^T leaves to its input. Needs no x.
+struct InputGradient {
+  static constexpr const char* kName = "input_gradient";
+  Tensor dy;      ///< [T, out]
+  Tensor weight;  ///< [out, in]
+  Tensor dx;      ///< [T, in]
+  /// dx has their part as well; their du and db are written.
+  std::span<const LowRank> adapters = {};
+};
+
+/// dweight (+)= dy^T x, after InputGradient.
+struct WeightGradient {
+  static constexpr const char* kName = "weight_gradient";
   Tensor dy;       ///< [T, out]
   Tensor x;        ///< [T, in]
-  Tensor weight;   ///< [out, in]
-  Tensor dx;       ///< [T, in]
   Tensor dweight;  ///< [out, in]
   Accumulate accumulate_dweight;
-  std::span<const LowRank> adapters = {};  ///< dx has their part as well
+  std::span<const LowRank> adapters = {};  ///< their da is written, from du as InputGradient left it
 };
 
 /// SwiGLU (Shazeer, arXiv 2002.05202): gate_up = x weight^T, activated = silu(gate) * up.
@@ -242,25 +234,12 @@ struct GateUpSwiglu {
   std::span<const LowRank> adapters = {};  ///< of the product, so they add before SwiGLU
 };
 
-/// activated = silu(gate) * up once more, from gate_up; the bits of GateUpSwiglu.
+/// activated = silu(gate) * up, from gate_up; the bits of GateUpSwiglu.
 struct Swiglu {
   static constexpr const char* kName = "swiglu";
   Tensor gate_up;       ///< [T, 2F]
   Tensor activated;     ///< [T, F]
   Tensor maximum = {};  ///< as op::Fp8Maximum, of activated; may be empty
-};
-
-/// gate_up is overwritten with its gradient; dx = dgate_up weight, dweight (+)= dgate_up^T x.
-struct GateUpSwigluBackward {
-  static constexpr const char* kName = "gate_up_swiglu_backward";
-  Tensor dactivated;  ///< [T, F]
-  Tensor gate_up;     ///< [T, 2F], as GateUpSwiglu left it; overwritten
-  Tensor x;           ///< [T, H]
-  Tensor weight;      ///< [2F, H]
-  Tensor dx;          ///< [T, H]
-  Tensor dweight;     ///< [2F, H]
-  Accumulate accumulate_dweight;
-  std::span<const LowRank> adapters = {};  ///< dx has their part as well
 };
 
 /// loss_sum += sum over valid labels of -log softmax(x weight^T)[label], chunk by chunk: no more of the
@@ -423,8 +402,8 @@ struct Fp8Product {
   Tensor workspace;  ///< OperationSizes::fp8_product_workspace()
 };
 
-/// What QkvRope does after its product, in place or, where norms read it, from transform.product; `backward` does to a
-/// gradient what QkvRopeBackward does before its products.
+/// What QkvRope does after its product, in place or, where norms read it, from transform.product; `backward`: from the gradient of
+/// qkv to that of the product, in place.
 struct Rope {
   static constexpr const char* kName = "rope";
   Tensor positions;  ///< int32 [1, T]
@@ -445,6 +424,8 @@ struct SwigluBackward {
   Tensor gate_up;       ///< [T, 2F], overwritten
   Tensor maximum = {};  ///< as op::Fp8Maximum, of the gradient of gate_up; may be empty
   bool writes = true;   ///< false: gate_up stays, and its gradient is only measured
+  /// [T, F]: silu(gate) * up once more, the bits of GateUpSwiglu; may be empty. Only with `writes`, not with `maximum`.
+  Tensor activated = {};
 };
 
 /// u of each adapter alone, as the operation that it belongs to writes it: what a recomputation needs of a product whose result it
@@ -562,14 +543,13 @@ struct AdamW {
 
 using Operation =
     std::variant<op::Embedding, op::EmbeddingBackward, op::RmsNorm, op::RmsNormBackward, op::QkvRope,
-                 op::QkvRopeBackward, op::Attention, op::AttentionBackward, op::CachedAttention,
-                 op::ProjectionResidual, op::ProjectionBackward, op::GateUpSwiglu, op::Swiglu,
-                 op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward,
-                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::RmsNormCast, op::SwigluBackwardCast,
-                 op::RopeBackwardCast, op::Fp8BlockMaximum, op::Fp8BlockScales, op::Fp8BlockCast,
-                 op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope, op::SwigluBackward,
-                 op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
-                 op::SumSquares, op::FinishNorm, op::AdamW>;
+                 op::Attention, op::AttentionBackward, op::CachedAttention, op::ProjectionResidual,
+                 op::InputGradient, op::WeightGradient, op::GateUpSwiglu, op::Swiglu, op::LinearCrossEntropy,
+                 op::LinearCrossEntropyBackward, op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::RmsNormCast,
+                 op::SwigluBackwardCast, op::RopeBackwardCast, op::Fp8BlockMaximum, op::Fp8BlockScales,
+                 op::Fp8BlockCast, op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope,
+                 op::SwigluBackward, op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero,
+                 op::RandomNormal, op::SumSquares, op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

@@ -43,7 +43,7 @@ class Op {
   static const Op fp8_cast;           ///< a unit's shard to 8 bits
   static const Op transpose;          ///< the weights of a layer in 8 bits, for its backward
   static const Op forward;            ///< of a layer
-  static const Op recompute;          ///< activation checkpointing: a layer's saved tensors again
+  static const Op recompute;          ///< activation checkpointing: a layer's forward pass again
   static const Op backward;           ///< of a layer; of the last layer forward and backward at once
   static const Op reshard;            ///< a unit's unsharded parameters are freed
   static const Op cast_grads;         ///< a unit's gradient to the dtype that is reduced in
@@ -292,7 +292,7 @@ struct Action {
   CopyPayload payload = CopyPayload::none;
   Ranks ranks = Ranks::self;
   std::optional<Pass> pass = {};  ///< where unsharded parameters are made or freed: which copy
-  bool selective = false;         ///< recompute: only what BufferSpec::recomputed marks
+  bool recomputes = false;        ///< backward: writes what BufferSpec::recomputed marks once more
   /// The first computation of a later micro-batch: before it, a step can be given up and begun again.
   bool may_abort_before = false;
   std::vector<Operand> operands = {};

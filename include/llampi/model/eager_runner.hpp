@@ -20,6 +20,7 @@ enum class Unwritten : std::uint8_t {
   nan,  ///< before each use, on devices whose memory is the host's
 };
 
+/// Of a model with adapters, only the gradients of these are computed.
 class EagerRunner {
  public:
   /// All must outlive it. Parameters and gradients are zero at first; gradients are float32 (float64 if
@@ -30,7 +31,9 @@ class EagerRunner {
   // ---- whole passes; they return the sum of the token losses ----
   double forward(const device::HostBatch& batch);
   /// The gradients are those of the sum times inverse_tokens; they are overwritten or added to.
-  double forward_and_backward(const device::HostBatch& batch, double inverse_tokens, Accumulate accumulate);
+  /// @param recomputes LayerContext::recomputes, of all layers that have something to recompute
+  double forward_and_backward(const device::HostBatch& batch, double inverse_tokens, Accumulate accumulate,
+                              bool recomputes = false);
   /// Of one token of the batch: [1, V] in the dtype that is computed in, until the next call.
   Tensor logits(const device::HostBatch& batch, std::int64_t row);
 
@@ -41,9 +44,9 @@ class EagerRunner {
   double loss_sum();
   /// The last layer's adds to the loss.
   void forward(std::size_t layer);
-  void recompute(std::size_t layer);
   /// From residual_gradient() to itself; the gradients of the layer's parameters are overwritten or added to.
-  void backward(std::size_t layer, Accumulate accumulate);
+  /// @param recomputes LayerContext::recomputes
+  void backward(std::size_t layer, Accumulate accumulate, bool recomputes = false);
 
   device::Device& device() const { return device_; }
   const LayerSpec& spec(std::size_t layer) const { return specs_[layer]; }
@@ -72,7 +75,7 @@ class EagerRunner {
   void cast_blocks(const CastWeight& cast);
   Operands operands(std::size_t layer, const std::vector<BufferSpec>& scratch);
   LayerContext context(std::size_t layer, const Operands& operands);
-  void backward(std::size_t layer, Operands& operands);
+  void backward(std::size_t layer, Operands& operands, bool recomputes);
   void spoil(Tensor tensor) const;
 
   const Model& model_;

@@ -69,9 +69,10 @@ inline device::Documents documents_of(const device::Batch& batch, std::int64_t m
           .lengths = batch.lengths};
 }
 
-/// A saved tensor that recompute() makes again.
-inline BufferSpec recomputed(BufferSpec spec) {
+/// A saved tensor that backward() can make again. @param bytes BufferSpec::recomputation_bytes
+inline BufferSpec recomputed(BufferSpec spec, std::int64_t bytes = 0) {
   spec.recomputed = true;
+  spec.recomputation_bytes = bytes;
   return spec;
 }
 

@@ -54,8 +54,10 @@ struct BufferSpec {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   DType dtype = DType::float32;
-  /// Saved tensors only: Layer::recompute() computes it from the input and the saved tensors without this mark.
+  /// Saved tensors only: backward() can write it once more (LayerContext::recomputes).
   bool recomputed = false;
+  /// Bytes that it reads and writes for that, besides this tensor and what it reads in any case.
+  std::int64_t recomputation_bytes = 0;
 
   std::int64_t bytes() const { return rows * cols * size_of(dtype); }
 };
@@ -88,13 +90,12 @@ struct LayerSpec {
   };
   std::string module;  ///< the module it is part of
   std::vector<Use> parameters = {};
-  BufferSpec output = {};                          ///< [T, H] to the next layer; none (0 rows) for the last
-  bool keeps_input = true;                         ///< backward() reads the input again
-  std::vector<BufferSpec> saved = {};              ///< written by forward(), read by backward()
-  std::vector<BufferSpec> forward_scratch = {};    ///< only inside forward()
-  std::vector<BufferSpec> backward_scratch = {};   ///< only inside backward()
-  std::vector<BufferSpec> recompute_scratch = {};  ///< only inside recompute()
-  std::vector<BufferSpec> kv_cache = {};           ///< from pass to pass, in generation
+  BufferSpec output = {};                         ///< [T, H] to the next layer; none (0 rows) for the last
+  bool keeps_input = true;                        ///< backward() reads the input again
+  std::vector<BufferSpec> saved = {};             ///< written by forward(), read by backward()
+  std::vector<BufferSpec> forward_scratch = {};   ///< only inside forward()
+  std::vector<BufferSpec> backward_scratch = {};  ///< only inside backward()
+  std::vector<BufferSpec> kv_cache = {};          ///< from pass to pass, in generation
   /// Weights that it reads in 8 bits: for each product its parameters, indices into Model::parameters(), which
   /// join. All of them are matrices, and no other layer uses them.
   std::vector<std::vector<int>> fp8_weights = {};
@@ -126,6 +127,9 @@ struct LayerContext {
   std::span<const Tensor> parameter_gradients;
   std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
+  /// backward(): the saved tensors that are marked BufferSpec::recomputed hold nothing. It writes them, with the bits that
+  /// forward() gave them, before it reads them.
+  bool recomputes = false;
   std::span<const Tensor> scratch;
   std::span<const Tensor> kv_cache;
   std::span<const Tensor> constants;            ///< the model's
@@ -149,9 +153,6 @@ class Layer {
   virtual LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
   /// Writes the saved tensors and, unless `output` is empty, the output.
   virtual void forward(LayerContext& context) const = 0;
-  /// Writes the saved tensors marked BufferSpec::recomputed again, bitwise equal, from the input and the other saved
-  /// tensors. Called only for layers that have such tensors.
-  virtual void recompute(LayerContext& context) const;
   virtual void backward(LayerContext& context) const = 0;
 };
 

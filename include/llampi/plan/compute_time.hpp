@@ -88,9 +88,10 @@ std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::Engi
 struct ComputeParts {
   double products = 0;
   double attention = 0;
-  double memory = 0;          ///< norms, activation functions, rotations, loss, casts: memory-bound kernels
-  double kernels = 0;         ///< the fixed time of each operation
-  double recomputed = 0;      ///< all of the above that is computed a second time
+  double memory = 0;   ///< norms, activation functions, rotations, loss, casts: memory-bound kernels, in the
+                       ///< backward pass also what these recompute
+  double kernels = 0;  ///< the fixed time of each operation
+  double recomputed = 0;      ///< forward passes of layers once more, with all of the above
   double optimizer = 0;       ///< gradient norm and update
   double host_optimizer = 0;  ///< update on the host, while the device waits for it or computes
 

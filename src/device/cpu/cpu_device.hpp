@@ -32,12 +32,11 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
 
   // products.cpp
   void execute(const op::QkvRope& o);
-  void execute(const op::QkvRopeBackward& o);
   void execute(const op::ProjectionResidual& o);
-  void execute(const op::ProjectionBackward& o);
+  void execute(const op::InputGradient& o);
+  void execute(const op::WeightGradient& o);
   void execute(const op::GateUpSwiglu& o);
   void execute(const op::Swiglu& o);
-  void execute(const op::GateUpSwigluBackward& o);
   void execute(const op::SwigluBackward& o);
   void execute(const op::Linear& o);
 
@@ -97,18 +96,10 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   /// What op::SwigluBackward writes over gate_up.
   Rows swiglu_gradient_rows(const Tensor& dactivated, const Tensor& gate_up) const;
   void zero_in_parallel(float* data, std::int64_t elements) const;
-  /// dx = dy w; dw (+)= dy^T x, unless dw is nullptr
-  struct LinearBackward {
-    const float *dy, *x, *w;
-    std::int64_t rows, out, in;
-    float *dx, *dw;
-    Accumulate accumulate;
-  };
-  void product_backward(const LinearBackward& operands);
   // low_rank.cpp
   void add_adapters(std::span<const LowRank> adapters, const Tensor& x, const Tensor& y);
-  void adapters_backward(std::span<const LowRank> adapters, const Tensor& dy, const Tensor& x,
-                         const Tensor& dx);
+  void adapter_input_gradients(const op::InputGradient& o);
+  void adapter_weight_gradients(const op::WeightGradient& o);
   enum class Dropped : std::uint8_t { written, added };
   /// destination = drop(source), or += it
   void drop(const Dropout& dropout, const Tensor& source, const Tensor& destination, Dropped how) const;

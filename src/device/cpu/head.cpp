@@ -75,15 +75,12 @@ void CpuDevice::execute(const op::LinearCrossEntropyBackward& o) {
           label < 0 ? 0 : kernels_.cross_entropy_backward(head.vocabulary, row, label, *o.inverse_tokens);
     });
     *o.loss_sum = sum(*o.loss_sum, head.losses, rows);
-    product_backward({.dy = head.logits,
-                      .x = x_rows,
-                      .w = head.weight,
-                      .rows = rows,
-                      .out = head.vocabulary,
-                      .in = head.hidden,
-                      .dx = dx + begin * head.hidden,
-                      .dw = dweight,
-                      .accumulate = begin == 0 ? o.accumulate_dweight : Accumulate::yes});
+    gemm_(product_nn(head.logits, head.weight, dx + begin * head.hidden, rows, head.hidden, head.vocabulary));
+    if (dweight != nullptr) {
+      Product of_weight = product_tn(head.logits, x_rows, dweight, head.vocabulary, head.hidden, rows);
+      of_weight.beta = beta(begin == 0 ? o.accumulate_dweight : Accumulate::yes);
+      gemm_(of_weight);
+    }
     progress();
   }
 }

@@ -27,7 +27,8 @@ struct RmsNormRow {
   float inverse_rms;
   bool add_dx;  ///< dx holds something to which the gradient is added
   float* dx;
-  double* dweight;  ///< may be nullptr
+  double* dweight;     ///< may be nullptr
+  float* y = nullptr;  ///< that of rms_norm(), once more; may be nullptr
 };
 
 /// Where the random bits of a stochastic rounding come from, as op::AdamW defines it.
@@ -81,8 +82,8 @@ struct Kernels {
                float* row);
   /// activated = silu(gate) up
   void (*swiglu)(Index n, const float* gate, const float* up, float* activated);
-  /// gate and up become their gradients.
-  void (*swiglu_backward)(Index n, const float* dactivated, float* gate, float* up);
+  /// gate and up become their gradients. @param activated as swiglu() writes it, once more; may be nullptr
+  void (*swiglu_backward)(Index n, const float* dactivated, float* gate, float* up, float* activated);
 
   /// scores[0, valid) become e^(score - largest), the others up to `total` zero. Writes log(sum(e^score)) and
   /// 1 / sum of the row. Touches the row up to the next multiple of kRowPadding.

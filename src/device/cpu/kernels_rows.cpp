@@ -24,13 +24,15 @@ double dot(Index n, const float* a, const float* b) {
   return sum.total();
 }
 
+Floats normed(Floats x, float inverse_rms, Floats weight) { return x * inverse_rms * weight; }
+
 float rms_norm(Index n, const float* x, const float* weight, double eps, float* y) {
   const double mean = dot(n, x, x) / static_cast<double>(n);
   // Not 0 where squares are too large for float32: then a run that diverges would look like one that has come to an end.
   const float inverse_rms =
       mean <= __DBL_MAX__ ? static_cast<float>(1 / __builtin_sqrt(mean + eps)) : __builtin_nanf("");
   for_each_vector(n, [&](Index i, auto part) {
-    store(y + i, load(x + i, part) * inverse_rms * load(weight + i, part), part);
+    store(y + i, normed(load(x + i, part), inverse_rms, load(weight + i, part)), part);
   });
   return inverse_rms;
 }
@@ -40,7 +42,7 @@ void rms_norm_backward(Index n, const RmsNormRow& row) {
   const float *const dy = row.dy, *const x = row.x, *const weight = row.weight;
   const float inverse_rms = row.inverse_rms;
   const bool add_dx = row.add_dx;
-  float* const dx = row.dx;
+  float *const dx = row.dx, *const y = row.y;
   double* const dweight = row.dweight;
   Sum sum;
   for_each_vector(n, [&](Index i, auto part) {
@@ -52,8 +54,10 @@ void rms_norm_backward(Index n, const RmsNormRow& row) {
   const float coefficient = static_cast<float>(-r * r * r * sum.total() / static_cast<double>(n));
   for_each_vector(n, [&](Index i, auto part) {
     const Floats branch = add_dx ? load(dx + i, part) : Floats{};
-    const Floats direct = load(dy + i, part) * load(weight + i, part) * inverse_rms;
-    store(dx + i, branch + multiply_add(load(x + i, part), broadcast(coefficient), direct), part);
+    const Floats in = load(x + i, part), w = load(weight + i, part);
+    const Floats direct = load(dy + i, part) * w * inverse_rms;
+    store(dx + i, branch + multiply_add(in, broadcast(coefficient), direct), part);
+    if (y != nullptr) store(y + i, normed(in, inverse_rms, w), part);
   });
 }
 
@@ -70,20 +74,22 @@ void rope(Index heads, Index half, const float* cosines, const float* sines, flo
   }
 }
 
+Floats silu_times(Floats gate, Floats up) { return gate / (exp(-gate) + 1.0F) * up; }
+
 void swiglu(Index n, const float* gate, const float* up, float* activated) {
   for_each_vector(n, [&](Index i, auto part) {
-    const Floats g = load(gate + i, part);
-    store(activated + i, g / (exp(-g) + 1.0F) * load(up + i, part), part);
+    store(activated + i, silu_times(load(gate + i, part), load(up + i, part)), part);
   });
 }
 
 /// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g).
-void swiglu_backward(Index n, const float* dactivated, float* gate, float* up) {
+void swiglu_backward(Index n, const float* dactivated, float* gate, float* up, float* activated) {
   for_each_vector(n, [&](Index i, auto part) {
     const Floats g = load(gate + i, part);
     const Floats u = load(up + i, part);
     const Floats d = load(dactivated + i, part);
     const Floats s = 1.0F / (exp(-g) + 1.0F);
+    if (activated != nullptr) store(activated + i, silu_times(g, u), part);
     store(gate + i, d * u * s * multiply_add(g, 1.0F - s, broadcast(1.0F)), part);
     store(up + i, d * g * s, part);
   });

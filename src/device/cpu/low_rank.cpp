@@ -82,38 +82,46 @@ void CpuDevice::add_adapters(std::span<const LowRank> adapters, const Tensor& x,
   }
 }
 
-void CpuDevice::adapters_backward(std::span<const LowRank> adapters, const Tensor& dy_, const Tensor& x,
-                                  const Tensor& dx_) {
-  for (const LowRank& l : adapters) {
-    const std::int64_t rows = x.rows, in = x.cols, rank = l.a.rows, out = l.b.rows;
-    require(l.first >= 0 && l.first + out <= dy_.cols, "an adapter beyond its product");
-    const float* dy = floats(dy_, rows, dy_.cols, "dy") + l.first;
-    const float* a = floats(l.a, rank, in, "a");
+void CpuDevice::adapter_input_gradients(const op::InputGradient& o) {
+  for (const LowRank& l : o.adapters) {
+    const std::int64_t rows = o.dx.rows, in = o.dx.cols, rank = l.a.rows, out = l.b.rows;
+    require(l.first >= 0 && l.first + out <= o.dy.cols, "an adapter beyond its product");
+    const float* dy = floats(o.dy, rows, o.dy.cols, "dy") + l.first;
     float* du = floats(l.du, rows, rank, "du");
-    float* dx = floats(dx_, rows, in, "dx");
     if (float* db = gradient_floats(l.db, out, rank, "db"); db != nullptr) {
       Product gradient = product_tn(dy, floats(l.u, rows, rank, "u"), db, out, rank, rows);
-      gradient.stride_a = dy_.cols;
+      gradient.stride_a = o.dy.cols;
       gradient.beta = beta(l.accumulate_db);
       gemm_(gradient);
     }
     Product back = product_nn(dy, floats(l.b, out, rank, "b"), du, rows, rank, out);
-    back.stride_a = dy_.cols;
+    back.stride_a = o.dy.cols;
     back.alpha = static_cast<float>(l.scale);
     gemm_(back);
     const bool drops_some = drops(l.dropout);
-    const float* input = floats(x, rows, in, "x");
-    float* dropped = drops_some ? floats(l.dropout.dropped, rows, in, "dropped") : nullptr;
-    if (float* da = gradient_floats(l.da, rank, in, "da"); da != nullptr) {
-      if (drops_some) drop(l.dropout, x, l.dropout.dropped, Dropped::written);
-      Product gradient = product_tn(du, drops_some ? dropped : input, da, rank, in, rows);
-      gradient.beta = beta(l.accumulate_da);
-      gemm_(gradient);
-    }
-    Product into_input = product_nn(du, a, drops_some ? dropped : dx, rows, in, rank);
+    Product into_input =
+        product_nn(du, floats(l.a, rank, in, "a"),
+                   drops_some ? floats(l.dropout.dropped, rows, in, "dropped") : floats(o.dx, rows, in, "dx"),
+                   rows, in, rank);
     into_input.beta = drops_some ? 0.0F : 1.0F;
     gemm_(into_input);
-    if (drops_some) drop(l.dropout, l.dropout.dropped, dx_, Dropped::added);
+    if (drops_some) drop(l.dropout, l.dropout.dropped, o.dx, Dropped::added);
+  }
+}
+
+void CpuDevice::adapter_weight_gradients(const op::WeightGradient& o) {
+  for (const LowRank& l : o.adapters) {
+    const std::int64_t rows = o.x.rows, in = o.x.cols, rank = l.a.rows;
+    float* da = gradient_floats(l.da, rank, in, "da");
+    if (da == nullptr) continue;
+    const float* input = floats(o.x, rows, in, "x");
+    if (drops(l.dropout)) {
+      drop(l.dropout, o.x, l.dropout.dropped, Dropped::written);
+      input = floats(l.dropout.dropped, rows, in, "dropped");
+    }
+    Product gradient = product_tn(floats(l.du, rows, rank, "du"), input, da, rank, in, rows);
+    gradient.beta = beta(l.accumulate_da);
+    gemm_(gradient);
   }
 }
 

@@ -77,6 +77,8 @@ void CpuDevice::execute(const op::RmsNormBackward& o) {
   const float* weight = floats(o.weight, 1, hidden, "weight");
   const float* inverse_rms = floats(o.inverse_rms, 1, rows, "inverse_rms");
   float* dx = floats(o.dx, rows, hidden, "dx");
+  require(!o.y || !o.maximum, "a gradient that is measured, and y written, at once");
+  float* y = o.y ? floats(o.y, rows, hidden, "y") : nullptr;
   float* dweight = gradient_floats(o.dweight, 1, hidden, "dweight");
   const std::int64_t bytes = sizes_.rms_norm_backward_workspace(rows, hidden, DType::float32);
   double* partial = static_cast<double*>(workspace_of(o.workspace, bytes));
@@ -89,7 +91,8 @@ void CpuDevice::execute(const op::RmsNormBackward& o) {
                                           .inverse_rms = inverse_rms[t],
                                           .add_dx = o.accumulate_dx == Accumulate::yes,
                                           .dx = dx + t * hidden,
-                                          .dweight = dweight == nullptr ? nullptr : partial + part * hidden});
+                                          .dweight = dweight == nullptr ? nullptr : partial + part * hidden,
+                                          .y = y == nullptr ? nullptr : y + t * hidden});
     }
   });
   measure(o.dx, o.maximum);

@@ -79,15 +79,14 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::RmsNorm& o);
   void execute(const op::RmsNormBackward& o);
   void execute(const op::QkvRope& o);
-  void execute(const op::QkvRopeBackward& o);
   void execute(const op::Attention& o);
   void execute(const op::AttentionBackward& o);
   void execute(const op::CachedAttention& o);
   void execute(const op::ProjectionResidual& o);
-  void execute(const op::ProjectionBackward& o);
+  void execute(const op::InputGradient& o);
+  void execute(const op::WeightGradient& o);
   void execute(const op::GateUpSwiglu& o);
   void execute(const op::Swiglu& o);
-  void execute(const op::GateUpSwigluBackward& o);
   void execute(const op::SwigluBackward& o);
   void execute(const op::Rope& o);
   void execute(const op::Fp8Maximum& o);
@@ -132,8 +131,8 @@ class CudaDevice final : public Device, public CudaInterop {
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// What the products above have of their adapters, after the product itself; low_rank.hpp.
   void add_adapters(std::span<const LowRank> adapters, const Tensor& x, const Tensor& y);
-  void adapters_backward(std::span<const LowRank> adapters, const Tensor& dy, const Tensor& x,
-                         const Tensor& dx);
+  void adapter_input_gradients(const op::InputGradient& o);
+  void adapter_weight_gradients(const op::WeightGradient& o);
   /// Polls `query` until it is done, and lets communication advance meanwhile.
   void poll(const std::function<cudaError_t()>& query, const char* what) const;
   /// Stream::compute waits for all others.

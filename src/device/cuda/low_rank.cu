@@ -88,9 +88,10 @@ void drop(const Dropout& dropout, const Tensor& from_, const Tensor& to_, Droppe
   });
 }
 
-/// Operands of the adapters of a product whose input x is [T, in]: all but gradients are in the dtype of x.
+/// Operands of the adapters of a product whose input is [T, in]: all but gradients are in its dtype.
 class AdapterOperands {
  public:
+  /// @param x the input, or its gradient
   AdapterOperands(const LowRank& adapter, const Tensor& x) : l_(adapter), x_(x) {}
 
   std::int64_t rows() const { return x_.rows; }
@@ -156,38 +157,42 @@ void CudaDevice::add_adapters(std::span<const LowRank> adapters, const Tensor& x
   }
 }
 
-void CudaDevice::adapters_backward(std::span<const LowRank> adapters, const Tensor& dy, const Tensor& x,
-                                   const Tensor& dx) {
-  for (const LowRank& l : adapters) {
-    const AdapterOperands of(l, x);
-    const void* const gradient = of.columns_of(dy);
-    void* const into = elements_of(dx, x.dtype, of.rows(), of.in(), "dx");
+void CudaDevice::adapter_input_gradients(const op::InputGradient& o) {
+  for (const LowRank& l : o.adapters) {
+    const AdapterOperands of(l, o.dx);
+    const void* const gradient = of.columns_of(o.dy);
     if (void* const db = of.db(); db != nullptr) {
       GemmShape shape = of.shape(of.out(), of.rank(), of.rows());
       shape.a = Transpose::yes;
-      shape.a_stride = dy.cols;
+      shape.a_stride = o.dy.cols;
       shape.out = l.db.dtype;
       shape.accumulate = l.accumulate_db;
       gemm_->run(shape, {.a = gradient, .b = of.u(), .c = db}, workspace_, compute());
     }
     GemmShape back = of.shape(of.rows(), of.rank(), of.out());
-    back.a_stride = dy.cols;
+    back.a_stride = o.dy.cols;
     gemm_->run(back, {.a = gradient, .b = of.b(), .c = of.du(), .scale = static_cast<float>(l.scale)},
                workspace_, compute());
-    if (void* const da = of.da(); da != nullptr) {
-      if (of.drops()) drop(l.dropout, x, l.dropout.dropped, Dropped::written, compute());
-      GemmShape shape = of.shape(of.rank(), of.in(), of.rows());
-      shape.a = Transpose::yes;
-      shape.out = l.da.dtype;
-      shape.accumulate = l.accumulate_da;
-      gemm_->run(shape, {.a = of.du(), .b = of.drops() ? of.dropped() : of.x(), .c = da}, workspace_,
-                 compute());
-    }
     GemmShape into_input = of.shape(of.rows(), of.in(), of.rank());
     into_input.accumulate = of.drops() ? Accumulate::no : Accumulate::yes;
-    gemm_->run(into_input, {.a = of.du(), .b = of.a(), .c = of.drops() ? of.dropped() : into}, workspace_,
+    gemm_->run(into_input, {.a = of.du(), .b = of.a(), .c = of.drops() ? of.dropped() : of.x()}, workspace_,
                compute());
-    if (of.drops()) drop(l.dropout, l.dropout.dropped, dx, Dropped::added, compute());
+    if (of.drops()) drop(l.dropout, l.dropout.dropped, o.dx, Dropped::added, compute());
+  }
+}
+
+void CudaDevice::adapter_weight_gradients(const op::WeightGradient& o) {
+  for (const LowRank& l : o.adapters) {
+    const AdapterOperands of(l, o.x);
+    void* const da = of.da();
+    if (da == nullptr) continue;
+    if (of.drops()) drop(l.dropout, o.x, l.dropout.dropped, Dropped::written, compute());
+    GemmShape shape = of.shape(of.rank(), of.in(), of.rows());
+    shape.a = Transpose::yes;
+    shape.out = l.da.dtype;
+    shape.accumulate = l.accumulate_da;
+    gemm_->run(shape, {.a = of.du(), .b = of.drops() ? of.dropped() : of.x(), .c = da}, workspace_,
+               compute());
   }
 }
 

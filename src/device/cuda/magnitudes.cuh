@@ -9,6 +9,10 @@
 
 namespace llampi::device::cuda {
 
+/// What a kernel of the backward pass does besides its gradient: nothing; it measures the gradient; it writes what the forward
+/// pass made once more.
+enum class Besides : std::uint8_t { nothing, maximum, output };
+
 /// The bits of |bfloat16(x)|, 0 if that is not finite. x is an element of T that has become a float32.
 template <class T>
 __device__ inline std::int32_t magnitude_of(float x) {

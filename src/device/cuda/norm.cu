@@ -51,6 +51,15 @@ struct Row {
   }
 };
 
+/// x r w, with r = inverse_rms and the weights w: vector h of a row.
+template <class T, int N>
+__device__ Vector<T, N> normed(const Row<T, N>& x, float r, const Row<T, N>& w, int h) {
+  float result[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) result[i] = x(h, i) * r * w(h, i);
+  return Vector<T, N>::from(result);
+}
+
 /// x is read, y written unless it is null: 4 H bytes a token, 134 MB, 28 us.
 template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kNormThreads)
@@ -70,24 +79,20 @@ __global__ void __launch_bounds__(kNormThreads)
   const float r = inverse_root(block_sum(squares) / static_cast<float>(hidden) + eps);
   if (threadIdx.x == 0) inverse_rms[token] = r;
 #pragma unroll
-  for (int h = 0; h < kHeld<N>; ++h) {
-    float result[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) result[i] = row(h, i) * r * w(h, i);
-    row.vectors[h] = Vector<T, N>::from(result);
-  }
+  for (int h = 0; h < kHeld<N>; ++h) row.vectors[h] = normed(row, r, w, h);
   if (y != nullptr) row.store(y + token * hidden, hidden);
   if constexpr (kMeasures) raise_maximum(row.magnitude(), maximum);
 }
 
 /// With r = inverse_rms: dx[i] = r dy[i] w[i] - x[i] r^3 sum(dy w x) / H. A block has every gridDim.x-th row
 /// and writes its sum of dy x r to partial [blocks, hidden], unless that is null. dy and x are read, dx is
-/// written, and read where it is added to: 6 or 8 H bytes a token, 201 or 268 MB, 42 or 56 us.
-template <class T, int N, bool kMeasures>
+/// written, and read where it is added to: 6 or 8 H bytes a token, 201 or 268 MB, 42 or 56 us. What the forward pass wrote can
+/// be written to y once more: 2 H bytes.
+template <class T, int N, Besides kBesides>
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_backward_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms,
                              std::int64_t tokens, std::int64_t hidden, bool accumulate, T* dx, float* partial,
-                             std::int32_t* maximum) {
+                             T* y, std::int32_t* maximum) {
   constexpr int H = kHeld<N>;
   Row<T, N> w;
   w.load(weight, hidden);
@@ -120,12 +125,16 @@ __global__ void __launch_bounds__(kNormThreads)
       for (int i = 0; i < N; ++i)
         result[i] = branch(h, i) + fmaf(row(h, i), coefficient, gradient(h, i) * w(h, i) * r);
       branch.vectors[h] = Vector<T, N>::from(result);
+      if constexpr (kBesides == Besides::output) {
+        const std::int64_t column = Row<T, N>::column(h);
+        if (column < hidden) store_vector(y + token * hidden + column, normed(row, r, w, h));
+      }
     }
     w.forget();
     branch.store(dx + token * hidden, hidden);
-    if constexpr (kMeasures) largest = max(largest, branch.magnitude());
+    if constexpr (kBesides == Besides::maximum) largest = max(largest, branch.magnitude());
   }
-  if constexpr (kMeasures) raise_maximum(largest, maximum);
+  if constexpr (kBesides == Besides::maximum) raise_maximum(largest, maximum);
   if (partial == nullptr) return;
 #pragma unroll
   for (int h = 0; h < H; ++h) {
@@ -170,6 +179,7 @@ void CudaDevice::execute(const op::RmsNormBackward& o) {
   const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
   std::int32_t* const largest = optional_maximum(o.maximum);
   const float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
+  require(largest == nullptr || !o.y, "a gradient that is measured, and y written, at once");
   void* const dw = weight_gradient_of(o.dweight, o.x.dtype, 1, hidden, "dweight");
   require(o.workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
   auto* partial = dw == nullptr ? nullptr : static_cast<float*>(o.workspace.data);
@@ -181,13 +191,15 @@ void CudaDevice::execute(const op::RmsNormBackward& o) {
     const T* gradient = elements_of<T>(o.dy, o.x.dtype, tokens, hidden, "dy");
     const T* w = elements_of<T>(o.weight, o.x.dtype, 1, hidden, "weight");
     T* to = elements_of<T>(o.dx, o.x.dtype, tokens, hidden, "dx");
-    const bool fits = fits_vectors<T>(kWidth<T>, hidden, {from, gradient, w, to}) &&
+    T* y = static_cast<T*>(optional_elements_of(o.y, o.x.dtype, tokens, hidden, "y"));
+    const bool fits = fits_vectors<T>(kWidth<T>, hidden, {from, gradient, w, to, y}) &&
                       fits_vectors<float>(4, hidden, {partial});
     with_row<T>(hidden, fits, [&](auto n, dim3 threads) {
-      launch(largest == nullptr ? rms_norm_backward_kernel<T, n(), false>
-                                : rms_norm_backward_kernel<T, n(), true>,
+      launch(y != nullptr         ? rms_norm_backward_kernel<T, n(), Besides::output>
+             : largest != nullptr ? rms_norm_backward_kernel<T, n(), Besides::maximum>
+                                  : rms_norm_backward_kernel<T, n(), Besides::nothing>,
              dim3(blocks), threads, 0, compute(), gradient, from, w, r, tokens, hidden,
-             o.accumulate_dx == Accumulate::yes, to, partial, largest);
+             o.accumulate_dx == Accumulate::yes, to, partial, y, largest);
     });
   });
   sum_columns(partial, blocks, hidden, o.dweight, o.accumulate_dweight, compute());

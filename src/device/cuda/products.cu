@@ -24,15 +24,18 @@ class Products {
              optional_elements_of(residual, x.dtype, rows, out, "residual"));
   }
 
-  /// dx = dy weight; dweight (+)= dy^T x, unless it is empty.   dy [T, out], x, dx [T, in]
-  void backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& dx,
-                const Tensor& dweight_, Accumulate accumulate) {
-    const std::int64_t rows = x.rows, in = x.cols, out = weight.rows;
-    const void* const gradient = elements_of(dy, x.dtype, rows, out, "dy");
-    const void* const input = elements_of(x, x.dtype, rows, in, "x");
+  /// dx = dy weight.   dy [T, out], dx [T, in]
+  void input_gradient(const Tensor& dy, const Tensor& weight, const Tensor& dx) {
+    const std::int64_t rows = dx.rows, in = dx.cols, out = weight.rows;
+    multiply({.m = rows, .n = in, .k = out, .in = dx.dtype, .out = dx.dtype},
+             elements_of(dy, dx.dtype, rows, out, "dy"), elements_of(weight, dx.dtype, out, in, "weight"),
+             elements_of(dx, dx.dtype, rows, in, "dx"));
+  }
+
+  /// dweight (+)= dy^T x, unless it is empty.   dy [T, out], x [T, in]
+  void weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& dweight_, Accumulate accumulate) {
+    const std::int64_t rows = x.rows, in = x.cols, out = dy.cols;
     void* const dweight = weight_gradient_of(dweight_, x.dtype, out, in, "dweight");
-    multiply({.m = rows, .n = in, .k = out, .in = x.dtype, .out = x.dtype}, gradient,
-             elements_of(weight, x.dtype, out, in, "weight"), elements_of(dx, x.dtype, rows, in, "dx"));
     if (dweight == nullptr) return;
     const GemmShape shape{.m = out,
                           .n = in,
@@ -41,7 +44,8 @@ class Products {
                           .in = x.dtype,
                           .out = dweight_.dtype,
                           .accumulate = accumulate};
-    multiply(shape, gradient, input, dweight);
+    multiply(shape, elements_of(dy, x.dtype, rows, out, "dy"), elements_of(x, x.dtype, rows, in, "x"),
+             dweight);
   }
 
  private:
@@ -82,36 +86,26 @@ void CudaDevice::execute(const op::QkvRope& o) {
   apply_rope(rope_of(o), compute());
 }
 
-void CudaDevice::execute(const op::QkvRopeBackward& o) {
-  apply_rope(rope_of(o), compute());
-  Products(*gemm_, workspace_, compute())
-      .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
-  adapters_backward(o.adapters, o.dqkv, o.x, o.dx);
-}
-
 void CudaDevice::execute(const op::ProjectionResidual& o) {
   require(static_cast<bool>(o.residual), "projection_residual without a residual");
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.y, o.residual);
   add_adapters(o.adapters, o.x, o.y);
 }
 
-void CudaDevice::execute(const op::ProjectionBackward& o) {
-  Products(*gemm_, workspace_, compute())
-      .backward(o.dy, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
-  adapters_backward(o.adapters, o.dy, o.x, o.dx);
+void CudaDevice::execute(const op::InputGradient& o) {
+  Products(*gemm_, workspace_, compute()).input_gradient(o.dy, o.weight, o.dx);
+  adapter_input_gradients(o);
+}
+
+void CudaDevice::execute(const op::WeightGradient& o) {
+  Products(*gemm_, workspace_, compute()).weight_gradient(o.dy, o.x, o.dweight, o.accumulate_dweight);
+  adapter_weight_gradients(o);
 }
 
 void CudaDevice::execute(const op::GateUpSwiglu& o) {
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.gate_up);
   add_adapters(o.adapters, o.x, o.gate_up);
   apply_swiglu(o.gate_up, o.activated, compute());
-}
-
-void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
-  apply_swiglu_backward({.dactivated = o.dactivated, .gate_up = o.gate_up}, compute());
-  Products(*gemm_, workspace_, compute())
-      .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
-  adapters_backward(o.adapters, o.gate_up, o.x, o.dx);
 }
 
 void CudaDevice::execute(const op::Fp8Product& o) {

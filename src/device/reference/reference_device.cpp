@@ -80,17 +80,20 @@ void product(Matrix x, Matrix w, Matrix y) {
   }
 }
 
-/// dx = dy w, dw (+)= dy^T x, unless dw has no data
-void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accumulate accumulate) {
-  for (Index t = 0; t < x.rows; ++t) {
-    for (Index i = 0; i < x.cols; ++i) {
+/// dx = dy w
+void product_of_gradient(Matrix dy, Matrix w, Matrix dx) {
+  for (Index t = 0; t < dx.rows; ++t) {
+    for (Index i = 0; i < dx.cols; ++i) {
       double sum = 0;
       for (Index o = 0; o < w.rows; ++o) sum += dy(t, o) * w(o, i);
       dx(t, i) = sum;
     }
   }
-  if (dw.data == nullptr) return;
-  for (Index o = 0; o < w.rows; ++o) {
+}
+
+/// dw (+)= dy^T x, unless dw has no data
+void product_of_weight(Matrix dy, Matrix x, Matrix dw, Accumulate accumulate) {
+  for (Index o = 0; dw.data != nullptr && o < dw.rows; ++o) {
     for (Index i = 0; i < x.cols; ++i) {
       double sum = 0;
       for (Index t = 0; t < x.rows; ++t) sum += dy(t, o) * x(t, i);
@@ -146,43 +149,37 @@ void add_adapters(std::span<const LowRank> adapters, Matrix x, Matrix y) {
   }
 }
 
-void adapters_backward(std::span<const LowRank> adapters, Matrix dy, Matrix x, Matrix dx) {
+void adapter_input_gradients(std::span<const LowRank> adapters, Matrix dy, Matrix dx) {
   for (const LowRank& l : adapters) {
-    const Matrix a = matrix(l.a, l.a.rows, x.cols, "a"), b = matrix(l.b, l.b.rows, a.rows, "b");
-    const Matrix u = matrix(l.u, x.rows, a.rows, "u"), du = matrix(l.du, x.rows, a.rows, "du");
-    const Matrix da = weight_gradient(l.da, a.rows, a.cols, "da"),
-                 db = weight_gradient(l.db, b.rows, b.cols, "db");
+    const Matrix a = matrix(l.a, l.a.rows, dx.cols, "a"), b = matrix(l.b, l.b.rows, a.rows, "b");
+    const Matrix u = matrix(l.u, dx.rows, a.rows, "u"), du = matrix(l.du, dx.rows, a.rows, "du");
+    const Matrix db = weight_gradient(l.db, b.rows, b.cols, "db");
     for (Index o = 0; db.data != nullptr && o < b.rows; ++o) {
       for (Index j = 0; j < b.cols; ++j) {
         double sum = 0;
-        for (Index t = 0; t < x.rows; ++t) sum += dy(t, l.first + o) * u(t, j);
+        for (Index t = 0; t < dx.rows; ++t) sum += dy(t, l.first + o) * u(t, j);
         put(db(o, j), sum, l.accumulate_db);
       }
     }
-    for (Index t = 0; t < x.rows; ++t) {
+    for (Index t = 0; t < dx.rows; ++t) {
       for (Index j = 0; j < a.rows; ++j) {
         double sum = 0;
         for (Index o = 0; o < b.rows; ++o) sum += dy(t, l.first + o) * b(o, j);
         du(t, j) = l.scale * sum;
       }
     }
+    std::vector<double> dinput(static_cast<std::size_t>(dx.rows * dx.cols));
+    product_of_gradient(du, a, {dinput.data(), dx.rows, dx.cols});
+    dinput = dropped_of(l.dropout, {dinput.data(), dx.rows, dx.cols});
+    for (Index i = 0; i < dx.rows * dx.cols; ++i) dx.data[i] += dinput[static_cast<std::size_t>(i)];
+  }
+}
+
+void adapter_weight_gradients(std::span<const LowRank> adapters, Matrix x) {
+  for (const LowRank& l : adapters) {
     std::vector<double> input = dropped_of(l.dropout, x);
-    for (Index j = 0; da.data != nullptr && j < a.rows; ++j) {
-      for (Index i = 0; i < a.cols; ++i) {
-        double sum = 0;
-        for (Index t = 0; t < x.rows; ++t) sum += du(t, j) * input[static_cast<std::size_t>(t * x.cols + i)];
-        put(da(j, i), sum, l.accumulate_da);
-      }
-    }
-    std::vector<double> dinput(static_cast<std::size_t>(x.rows * x.cols));
-    for (Index t = 0; t < x.rows; ++t) {
-      for (Index i = 0; i < x.cols; ++i) {
-        double& sum = dinput[static_cast<std::size_t>(t * x.cols + i)];
-        for (Index j = 0; j < a.rows; ++j) sum += du(t, j) * a(j, i);
-      }
-    }
-    dinput = dropped_of(l.dropout, {dinput.data(), x.rows, x.cols});
-    for (Index i = 0; i < x.rows * x.cols; ++i) dx.data[i] += dinput[static_cast<std::size_t>(i)];
+    product_of_weight(matrix(l.du, x.rows, l.a.rows, "du"), {input.data(), x.rows, x.cols},
+                      weight_gradient(l.da, l.a.rows, x.cols, "da"), l.accumulate_da);
   }
 }
 
@@ -345,6 +342,7 @@ class ReferenceDevice final : public HostDevice {
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
   void execute(const op::RmsNormBackward& o) {
+    require(!o.y || !o.maximum, "a gradient that is measured, and y written, at once");
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, 1, x.cols, "weight");
     const Matrix dy = matrix(o.dy, x.rows, x.cols, "dy"), dx = matrix(o.dx, x.rows, x.cols, "dx");
     const Matrix inverse_rms = matrix(o.inverse_rms, 1, x.rows, "inverse_rms");
@@ -353,6 +351,10 @@ class ReferenceDevice final : public HostDevice {
       const double r = inverse_rms(0, t);
       double sum = 0;
       for (Index i = 0; i < x.cols; ++i) sum += dy(t, i) * weight(0, i) * x(t, i);
+      if (o.y) {
+        const Matrix y = matrix(o.y, x.rows, x.cols, "y");
+        for (Index i = 0; i < x.cols; ++i) y(t, i) = x(t, i) * r * weight(0, i);
+      }
       for (Index i = 0; i < x.cols; ++i) {
         const double gradient =
             dy(t, i) * weight(0, i) * r - sum * r * r * r * x(t, i) / static_cast<double>(x.cols);
@@ -377,17 +379,6 @@ class ReferenceDevice final : public HostDevice {
     product(x, weight, projected);
     add_adapters(o.adapters, x, projected);
     execute(rope_of(o));
-  }
-
-  void execute(const op::QkvRopeBackward& o) {
-    const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
-                 weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
-    const Matrix dqkv = matrix(o.dqkv, x.rows, o.shape.qkv_cols(), "dqkv");
-    execute(rope_of(o));
-    const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx");
-    product_backward(dqkv, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
-                     o.accumulate_dweight);
-    adapters_backward(o.adapters, dqkv, x, dx);
   }
 
   void execute(const op::Attention& o) {
@@ -480,12 +471,17 @@ class ReferenceDevice final : public HostDevice {
     add_adapters(o.adapters, x, y);
   }
 
-  void execute(const op::ProjectionBackward& o) {
-    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
-    const Matrix dy = matrix(o.dy, x.rows, weight.rows, "dy"), dx = matrix(o.dx, x.rows, x.cols, "dx");
-    product_backward(dy, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
-                     o.accumulate_dweight);
-    adapters_backward(o.adapters, dy, x, dx);
+  void execute(const op::InputGradient& o) {
+    const Matrix dx = matrix(o.dx, "dx"), weight = matrix(o.weight, o.weight.rows, dx.cols, "weight");
+    const Matrix dy = matrix(o.dy, dx.rows, weight.rows, "dy");
+    product_of_gradient(dy, weight, dx);
+    adapter_input_gradients(o.adapters, dy, dx);
+  }
+
+  void execute(const op::WeightGradient& o) {
+    const Matrix x = matrix(o.x, "x"), dy = matrix(o.dy, x.rows, o.dy.cols, "dy");
+    product_of_weight(dy, x, weight_gradient(o.dweight, dy.cols, x.cols, "dweight"), o.accumulate_dweight);
+    adapter_weight_gradients(o.adapters, x);
   }
 
   void execute(const op::GateUpSwiglu& o) {
@@ -508,17 +504,9 @@ class ReferenceDevice final : public HostDevice {
     measure(o.activated, o.maximum);
   }
 
-  void execute(const op::GateUpSwigluBackward& o) {
-    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
-    const Matrix gate_up = matrix(o.gate_up, x.rows, weight.rows, "gate_up");
-    execute(op::SwigluBackward{.dactivated = o.dactivated, .gate_up = o.gate_up});
-    const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx");
-    product_backward(gate_up, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
-                     o.accumulate_dweight);
-    adapters_backward(o.adapters, gate_up, x, dx);
-  }
-
   void execute(const op::SwigluBackward& o) {
+    require(!o.activated || (o.writes && !o.maximum),
+            "what is activated is written with the gradient of gate_up, and not measured");
     if (!o.writes) {
       std::vector<double> copy;
       return execute(op::SwigluBackward{
@@ -526,6 +514,7 @@ class ReferenceDevice final : public HostDevice {
     }
     const Matrix dactivated = matrix(o.dactivated, "dactivated");
     const Matrix gate_up = matrix(o.gate_up, dactivated.rows, 2 * dactivated.cols, "gate_up");
+    if (o.activated) execute(op::Swiglu{.gate_up = o.gate_up, .activated = o.activated});
     for (Index t = 0; t < dactivated.rows; ++t) {
       for (Index f = 0; f < dactivated.cols; ++f) {
         double& gate = gate_up(t, f);

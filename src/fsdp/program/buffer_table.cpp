@@ -65,7 +65,6 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
 BufferTable::LayerBuffers::LayerBuffers(const model::LayerSpec& layer)
     : saved(layer.saved.size(), BufferId::none),
       forward_scratch(layer.forward_scratch.size(), BufferId::none),
-      recompute_scratch(layer.recompute_scratch.size(), BufferId::none),
       backward_scratch(layer.backward_scratch.size(), BufferId::none) {}
 
 BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
@@ -289,12 +288,6 @@ BufferId BufferTable::saved(int layer, int item) {
 BufferId BufferTable::forward_scratch(int layer, int item) {
   return once(layers_[layer].forward_scratch[item], [&] {
     return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].forward_scratch[item]);
-  });
-}
-
-BufferId BufferTable::recompute_scratch(int layer, int item) {
-  return once(layers_[layer].recompute_scratch[item], [&] {
-    return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].recompute_scratch[item]);
   });
 }
 

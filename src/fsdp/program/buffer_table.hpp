@@ -55,7 +55,6 @@ class BufferTable {
   BufferId residual_gradient();
   BufferId saved(int layer, int item);
   BufferId forward_scratch(int layer, int item);
-  BufferId recompute_scratch(int layer, int item);
   BufferId backward_scratch(int layer, int item);
 
   /// One for all collectives of a stream, as large as the largest need.
@@ -83,7 +82,7 @@ class BufferTable {
     explicit LayerBuffers(const model::LayerSpec& layer);
     BufferId activation = BufferId::none, host_activation = BufferId::none,
              returned_activation = BufferId::none;
-    std::vector<BufferId> saved, forward_scratch, recompute_scratch, backward_scratch;  ///< per item
+    std::vector<BufferId> saved, forward_scratch, backward_scratch;  ///< per item
   };
 
   void add_states();

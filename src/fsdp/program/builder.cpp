@@ -314,7 +314,7 @@ class Builder {
     std::vector<int> arrived = emit_arrivals(e);
     if (event.op == Op::backward) emit_transposes(event, arrived);
     Action action{.op = event.op, .layer = event.layer, .micro_batch = event.micro_batch};
-    action.selective = event.selective;
+    action.recomputes = event.recomputes;
     if (e % schedule_.events_per_micro_batch == 0) {
       action.waits.push_back(inputs_);
       action.may_abort_before = event.micro_batch > 0;
@@ -330,8 +330,6 @@ class Builder {
     list_.push(std::move(action));
   }
 
-  /// A recomputation makes again what it makes: all saved tensors and inner outputs of a block, or
-  /// (selective) what is marked.
   void add_forward_operands(Action& action, const ComputeEvent& event) {
     const int s = event.layer;
     const auto& layer = spec_.specs[s];
@@ -339,20 +337,14 @@ class Builder {
     if (layer.output.rows > 0 && event.writes_output)
       operands.push_back(write_of(list_.buffers.activation(s)));
     if (s > 0) operands.push_back(read_of(input_of(s)));
-    for (int k = 0; k < static_cast<int>(layer.saved.size()); ++k) {
-      const bool made = !action.selective || layer.saved[k].recomputed;
-      operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::read});
-    }
-    const auto& scratch = action.selective ? layer.recompute_scratch : layer.forward_scratch;
-    for (int k = 0; k < static_cast<int>(scratch.size()); ++k) {
-      operands.push_back(write_of(
-          action.selective ? list_.buffers.recompute_scratch(s, k) : list_.buffers.forward_scratch(s, k),
-          Slot::scratch));
-    }
+    for (int k = 0; k < static_cast<int>(layer.saved.size()); ++k)
+      operands.push_back(write_of(list_.buffers.saved(s, k), Slot::saved));
+    for (int k = 0; k < static_cast<int>(layer.forward_scratch.size()); ++k)
+      operands.push_back(write_of(list_.buffers.forward_scratch(s, k), Slot::scratch));
   }
 
   /// The gradient of the residual stream is that of the output, then that of the input, in place. Saved
-  /// tensors may be overwritten.
+  /// tensors may be overwritten; those that it writes itself live no longer than it.
   void add_backward_operands(Action& action, const ComputeEvent& event) {
     const int s = event.layer;
     const auto& layer = spec_.specs[s];
@@ -360,8 +352,10 @@ class Builder {
     const bool is_loss = s + 1 == static_cast<int>(spec_.specs.size());
     const BufferId residual = list_.buffers.residual_gradient();
     operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
-    for (int k = 0; !is_loss && k < static_cast<int>(layer.saved.size()); ++k)
-      operands.push_back(both_of(list_.buffers.saved(s, k), Slot::saved));
+    for (int k = 0; !is_loss && k < static_cast<int>(layer.saved.size()); ++k) {
+      const bool made = event.recomputes && layer.saved[k].recomputed;
+      operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::both});
+    }
     if (s > 0 && (is_loss || layer.keeps_input)) operands.push_back(read_of(input_of(s)));
     for (int k = 0; k < static_cast<int>(layer.backward_scratch.size()); ++k)
       operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));

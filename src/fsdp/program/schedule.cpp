@@ -50,8 +50,8 @@ class Scheduler {
     for (int s = 0; s < forwards; ++s) events.push_back({s, m, Op::forward});
     if (spec_.forward_only) return;
     for (int s = layers_ - 1; s >= first_trained_; --s) {
-      if (s < layers_ - 1) add_recomputation(s, m);
-      events.push_back({s, m, Op::backward});
+      const bool recomputes = s < layers_ - 1 && add_recomputation(s, m);
+      events.push_back({.layer = s, .micro_batch = m, .op = Op::backward, .recomputes = recomputes});
     }
   }
 
@@ -63,25 +63,25 @@ class Scheduler {
                                                                    : Checkpointing::none;
   }
 
-  /// What must run again before the backward of layer `s`.
-  void add_recomputation(int s, int m) {
+  /// What must run again before the backward of layer `s`. Whether that recomputes more itself.
+  bool add_recomputation(int s, int m) {
     const Checkpointing checkpointing = checkpointing_of(s);
-    if (checkpointing == Checkpointing::none) return;
+    if (checkpointing == Checkpointing::none) return false;
     const bool ends_block =
         spec_.blocks.empty() || spec_.blocks.at(s) < 0 || spec_.blocks.at(s + 1) != spec_.blocks.at(s);
     if (checkpointing == Checkpointing::full) {
-      if (!ends_block) return;
+      if (!ends_block) return false;
       int first = s;
       while (first > 0 && spec_.blocks.at(first - 1) == spec_.blocks.at(s)) --first;
       for (int r = first; r <= s; ++r) made_.events.push_back({r, m, Op::recompute, r < s});
-    } else if (checkpointing == Checkpointing::feed_forward && ends_block) {
-      made_.events.push_back({s, m, Op::recompute, false});
-    } else {
-      const auto& saved = spec_.specs[s].saved;
-      const bool some =
-          std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.recomputed; });
-      if (some) made_.events.push_back({s, m, Op::recompute, false, true});
+      return false;
     }
+    if (checkpointing == Checkpointing::feed_forward && ends_block) {
+      made_.events.push_back({s, m, Op::recompute, false});
+      return false;
+    }
+    const auto& saved = spec_.specs[s].saved;
+    return std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.recomputed; });
   }
 
   bool reads_unit(const ComputeEvent& event, int unit) const {

@@ -16,7 +16,7 @@ struct ComputeEvent {
   int micro_batch;
   Op op;                      ///< forward, recompute, backward
   bool writes_output = true;  ///< forward, recompute: false where nobody reads the layer's output
-  bool selective = false;     ///< recompute: only what BufferSpec::recomputed marks
+  bool recomputes = false;    ///< backward: writes what BufferSpec::recomputed marks once more
 };
 
 /// A point between computations.

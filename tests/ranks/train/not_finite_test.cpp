@@ -30,7 +30,6 @@ class BadLayer final : public model::Layer {
     return inner_.spec(batch, compute, sizes);
   }
   void forward(model::LayerContext& context) const override { inner_.forward(context); }
-  void recompute(model::LayerContext& context) const override { inner_.recompute(context); }
   void backward(model::LayerContext& context) const override {
     inner_.backward(context);
     if (bad_) context.parameter_gradients[0].as<float>()[0] = kNaN;

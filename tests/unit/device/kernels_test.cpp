@@ -64,9 +64,10 @@ TEST(VectorExp, PositionDoesNotMatter) {
 TEST(Kernels, SwiGluIsFiniteFarOut) {
   const std::vector<float> gate{-1e30F, -200, -90, 90, 200, 1e30F}, up(6, 2.0F), ones(6, 1.0F);
   for (const device::Kernels* kernels : device::available_kernels()) {
-    std::vector<float> activated(6), dgate = gate, dup = up;
+    std::vector<float> activated(6), again(6), dgate = gate, dup = up;
     kernels->swiglu(6, gate.data(), up.data(), activated.data());
-    kernels->swiglu_backward(6, ones.data(), dgate.data(), dup.data());
+    kernels->swiglu_backward(6, ones.data(), dgate.data(), dup.data(), again.data());
+    EXPECT_EQ(activated, again) << kernels->name;
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(activated[i], 0, 1e-30) << kernels->name;
       EXPECT_NEAR(dgate[i], 0, 1e-30) << kernels->name;

@@ -570,7 +570,9 @@ void EveryList::recomputation_stands_before_the_backward_that_reads_it() const {
   std::map<int, int> recomputed;  // per layer: times not yet consumed by its backward
   for (const auto& action : step()) {
     if (action.op == Op::recompute) ++recomputed[action.layer];
+    EXPECT_TRUE(!action.recomputes || action.op == Op::backward);
     if (action.op != Op::backward) continue;
+    if (action.recomputes) ++recomputed[action.layer];
     const bool block = action.layer > 0 && !lists_.last_layer(action.layer);
     // An embedding, then two layers for each block.
     const auto number = static_cast<std::size_t>(std::max(0, (action.layer - 1) / 2));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::test {
@@ -53,6 +54,30 @@ TEST(Adapters, StandBesideTheLinearMapsThatTheExpressionFinds) {
   EXPECT_EQ(adapter_names(lora(LoraConfig::kDefaultTargets)).size(), 2U * 2 * 2);
 }
 
+// Frozen weights have no gradients, which alone would read what goes into their products.
+TEST(Adapters, NothingIsKeptForFrozenWeights) {
+  const auto kept = [](const std::string& targets) {
+    const auto model = make_llama(adapted_llama(), {}, lora(targets));
+    const auto sizes = device::make_cpu_sizes(1);
+    std::vector<std::string> names;
+    for (const std::size_t layer : {1, 2}) {  // attention and feed-forward of the first block
+      for (const auto& saved : model->layers()[layer]->spec({2, 8}, DType::float32, *sizes).saved) {
+        if (saved.bytes() > 0) names.push_back(saved.name);
+      }
+    }
+    return names;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(kept("(q|v)_proj"),
+              ElementsAre("normed", "inverse_rms", "qkv", "heads", "log_sum_exp", "q_proj.low_rank",
+                          "v_proj.low_rank", "inverse_rms", "gate_up"));
+  EXPECT_THAT(kept("down_proj"), ElementsAre("inverse_rms", "qkv", "heads", "log_sum_exp", "inverse_rms",
+                                             "gate_up", "activated", "down_proj.low_rank"));
+  EXPECT_THAT(kept("o_proj|gate_proj"),
+              ElementsAre("inverse_rms", "qkv", "heads", "log_sum_exp", "o_proj.low_rank", "normed",
+                          "inverse_rms", "gate_up", "gate_proj.low_rank"));
+}
+
 TEST(Adapters, CanBeGivenByName) {
   LoraConfig config = lora("k_proj");
   config.modules = {"model.layers.0.mlp.down_proj"};
@@ -64,7 +89,7 @@ TEST(Adapters, CanBeGivenByName) {
 TEST(Adapters, OfOtherModulesOrOfNoneAreRefused) {
   EXPECT_THAT(refusal(lora("lm_head|q_proj")), ::testing::HasSubstr("lm_head"));
   EXPECT_THAT(refusal(lora("embed_tokens")), ::testing::HasSubstr("embed_tokens"));
-  EXPECT_THAT(refusal(lora("query")), ::testing::HasSubstr("matches no linear map"));
+  EXPECT_THAT(refusal(lora("query")), ::testing::HasSubstr("matches no linear layer"));
   EXPECT_THAT(refusal(lora("(")), ::testing::HasSubstr("not a regular expression"));
 }
 

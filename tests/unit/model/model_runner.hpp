@@ -45,8 +45,8 @@ class ModelRunner {
   /// Sum of the token losses; gradients of that sum times inverse_tokens, which replace those of the last
   /// call or are added.
   double backward(const device::HostBatch& batch, double inverse_tokens,
-                  Accumulate accumulate = Accumulate::no) {
-    return runner_.forward_and_backward(batch, inverse_tokens, accumulate);
+                  Accumulate accumulate = Accumulate::no, bool recomputes = false) {
+    return runner_.forward_and_backward(batch, inverse_tokens, accumulate, recomputes);
   }
   /// The gradient of a parameter as of the last backward().
   std::vector<double> gradient(int parameter) const {

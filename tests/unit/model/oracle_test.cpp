@@ -61,14 +61,22 @@ void expect_initial(const oracle::Fixture& fixture, device::Device& device, DTyp
   const auto is_trained = [&](const Parameter& parameter) { return !fixture.lora || parameter.adapter; };
   ASSERT_EQ(std::ranges::count_if(model->parameters(), is_trained), std::ssize(fixture.initial.gradients));
   double squares = 0;
+  std::vector<std::vector<double>> gradients(model->parameters().size());
   for (std::size_t p = 0; p < model->parameters().size(); ++p) {
     if (!is_trained(model->parameters()[p])) continue;
     const auto& name = model->parameters()[p].name;
-    const auto gradient = runner.gradient(static_cast<int>(p));
+    const auto gradient = gradients[p] = runner.gradient(static_cast<int>(p));
     expect_summary(fixture.initial.gradients.at(name), gradient, tolerance, name);
     for (const double g : gradient) squares += g * g;
   }
   EXPECT_NEAR(std::sqrt(squares), fixture.initial.grad_norm, tolerance.loss * fixture.initial.grad_norm);
+  runner.backward(first, inverse_tokens, Accumulate::no, true);
+  runner.backward(second, inverse_tokens, Accumulate::yes, true);
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    if (gradients[p].empty()) continue;
+    EXPECT_EQ(runner.gradient(static_cast<int>(p)), gradients[p])
+        << model->parameters()[p].name << ", recomputed";
+  }
 
   std::vector<double> logits;
   for (std::int64_t row = 0; row < fixture.seq_len; ++row) {
