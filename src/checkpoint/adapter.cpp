@@ -22,6 +22,13 @@ std::vector<std::string> modules_of(const std::vector<TensorInfo>& tensors, cons
   std::set<std::string> modules;
   for (const auto& tensor : tensors) {
     const auto module = module_of_adapter(tensor.name);
+    for (const char* of_base : {".base_layer.weight", "embed_tokens.weight", "lm_head.weight"}) {
+      if (tensor.name.ends_with(of_base))
+        throw_user_error(
+            "{} has the tensor {}, which is of the base model; save the adapter in Python with "
+            "save_pretrained(FOLDER, save_embedding_layers=False)",
+            source, tensor.name);
+    }
     if (module.empty())
       throw_user_error(
           "{} has the tensor {}, but the names of a LoRA adapter's tensors end in .lora_A.weight or .lora_B.weight; "

@@ -59,7 +59,7 @@ bool asks(const nlohmann::json& config, const char* name) {
 void refuse_what_is_not_supported(const nlohmann::json& config, const std::string& source) {
   const auto refuse = [&](const char* name) {
     throw_user_error(
-        "{}: {} = {} is not supported; llampi reads LoRA adapters of linear maps and nothing else", source,
+        "{}: {} = {} is not supported; llampi reads LoRA adapters of linear layers and nothing else", source,
         name, config[name].dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   };
   if (config.value("peft_type", nlohmann::json("LORA")) != "LORA") refuse("peft_type");

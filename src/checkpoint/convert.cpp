@@ -56,9 +56,10 @@ void copy_companion(const fs::path& source, const fs::path& target) {
   std::error_code error;
   if (fs::equivalent(source, target, error)) return;
   const bool is_given = fs::exists(source, error);
-  fs::remove(target, error);  // it may be a link, to a file that is not the folder's
-  if (!error && is_given) fs::copy_file(source, target, error);
-  if (error) throw_user_error("cannot copy {} to {}: {}", source.string(), target.string(), error.message());
+  if (error) throw_user_error("cannot read {}: {}", source.string(), error.message());
+  if (is_given) return io::write_whole(target, io::read_whole(source));
+  fs::remove(target, error);
+  if (error) throw_user_error("{} cannot be removed: {}", target.string(), error.message());
 }
 
 void copy_tokenizer(const ExportRequest& request, const Log& log) {
@@ -174,11 +175,10 @@ Exported open_exported(const ExportRequest& request) {
   return exported;
 }
 
-/// A file of PEFT's folder, under its name when it is whole. @param names of the tensors in the file
+/// A file of PEFT's folder. @param named the tensors as the file names them
 void write_safetensors(const fs::path& file, const WeightsSource& source,
                        const std::vector<TensorInfo>& named) {
-  const io::TemporaryFile temporary(io::temporary_beside(file));
-  const auto out = io::PosixFile::create(temporary.path());
+  const auto out = io::PosixFile::create(file);
   const std::string beginning = safetensors_beginning(named, DType::float32);
   out.write_at(0, std::as_bytes(std::span(beginning)));
   auto offset = static_cast<std::int64_t>(beginning.size());
@@ -194,7 +194,6 @@ void write_safetensors(const fs::path& file, const WeightsSource& source,
                });
   }
   out.sync();
-  io::rename_into_place(temporary.path(), file);
 }
 
 }  // namespace
@@ -203,10 +202,10 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   const double begin = steady_seconds();
   Exported exported;
   comm::agree(world, [&] { exported = open_exported(request); });
-  if (exported.adapter)
-    exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
   io::PosixFile held;
   comm::on_rank_0(world, [&] { held = open_output(request, log); });
+  if (exported.adapter)
+    exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
   export_weights(world, *exported.source, request.output,
                  {request.dtype, request.max_shard_bytes, request.overwrite});
   comm::on_rank_0(world, [&] {
@@ -236,19 +235,23 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
       throw_user_error(
           "{} holds a model (config.json), and adapters need a folder of their own; choose another folder",
           request.output.string());
-    const fs::path config_file = request.output / kPeftConfig;
-    for (const auto& file : {config_file, request.output / kPeftWeights}) {
+    const fs::path config_file = request.output / kPeftConfig, weights_file = request.output / kPeftWeights;
+    for (const auto& file : {config_file, weights_file}) {
       if (!request.overwrite && is_path_there(file))
         throw_user_error("{} is there already; choose another folder, or replace it with --overwrite",
                          file.string());
     }
     std::vector<TensorInfo> named = adapter.weights->tensors();
     for (auto& tensor : named) tensor.name = kPeftPrefix + tensor.name;
+    const io::TemporaryFile new_weights(io::temporary_beside(weights_file)),
+        new_config(io::temporary_beside(config_file));
+    write_safetensors(new_weights.path(), *adapter.weights, named);
+    io::write_whole(new_config.path(), adapter_config_text(adapter.info, config.layers));
     std::error_code error;
     fs::remove(config_file, error);  // a folder without it is no adapter
     if (error) throw_user_error("{} cannot be replaced: {}", config_file.string(), error.message());
-    write_safetensors(request.output / kPeftWeights, *adapter.weights, named);
-    io::write_whole(config_file, adapter_config_text(adapter.info, config.layers));
+    io::rename_into_place(new_weights.path(), weights_file);
+    io::rename_into_place(new_config.path(), config_file);
     report(log, request.output, named, DType::float32, steady_seconds() - begin);
   });
 }

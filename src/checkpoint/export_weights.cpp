@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <regex>
 
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -24,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether transformers, or an export, gives a file of weights this name.
+/// Whether transformers, or an export, gives a file of weights this name: "model-00001-of-00004.safetensors".
 bool is_weights_name(const std::string& name) {
-  return name == kWholeWeights || name == kWeightsIndex ||
-         (name.starts_with("model-") && name.ends_with(".safetensors"));
+  static const std::regex kShard(R"(model-\d{5,}-of-\d{5,}\.safetensors)");
+  return name == kWholeWeights || name == kWeightsIndex || std::regex_match(name, kShard);
 }
 
 /// One file to write.

@@ -127,15 +127,17 @@ std::int64_t verify_checkpoint(const fs::path& path) {
   return bytes;
 }
 
+std::string hub_advice(const fs::path& missing) {
+  std::error_code ignored;
+  const bool two_words =
+      std::distance(missing.begin(), missing.end()) == 2 && !fs::exists(missing.parent_path(), ignored);
+  return two_words ? "; llampi does not download models: hf download NAME --local-dir FOLDER does" : "";
+}
+
 FileKind identify(const fs::path& path) try {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    // Like a model's name on the Hugging Face hub: two words.
-    const bool may_be_of_hub =
-        std::distance(path.begin(), path.end()) == 2 && !fs::exists(path.parent_path(), ignored);
-    throw_user_error(
-        "{}: no such file or folder{}", path.string(),
-        may_be_of_hub ? "; llampi does not download models: hf download NAME --local-dir FOLDER does" : "");
+    throw_user_error("{}: no such file or folder{}", path.string(), hub_advice(path));
   }
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;

@@ -29,7 +29,7 @@ class MergedWeights final : public WeightsSource {
       const auto weight = std::ranges::find(of_base, module + ".weight", &TensorInfo::name);
       if (weight == of_base.end() || weight->shape.size() != 2) {
         throw_user_error(
-            "{} has no linear map {}, but {} has an adapter of it; use the adapter with its own model",
+            "{} has no linear layer {}, but {} has an adapter of it; use the adapter with its own model",
             base_->path().string(), module, adapter_.path.string());
       }
       expected.push_back({model::lora_a_of(module), {rank, weight->shape[1]}, false});

@@ -73,9 +73,12 @@ fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) {
 std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   for (const auto& entry : entries_of(run_dir)) {
-    std::error_code ignored;
     const auto step = step_of(entry.filename().string());
-    if (step && fs::is_regular_file(entry, ignored)) found.emplace_back(*step, entry);
+    if (!step) continue;
+    std::error_code error;
+    const auto type = fs::status(entry, error).type();
+    if (type == fs::file_type::none) throw_user_error("cannot read {}: {}", entry.string(), error.message());
+    if (type == fs::file_type::regular) found.emplace_back(*step, entry);
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> checkpoints;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/node_ranks.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "llampi/checkpoint/adapter.hpp"
@@ -29,11 +30,14 @@ TensorSums sums_of_tensors(comm::World& world, const std::vector<TensorInfo>& te
   std::vector<std::int64_t> elements;
   for (const auto& tensor : tensors) elements.push_back(elements_of(tensor.shape));
   const auto combined = [&](std::vector<io::RangeSum> of) {
-    return io::combine(std::move(of), elements, io::kChecksumBlockElements);
+    io::BlockSums sums_of = io::combine(std::move(of), elements, io::kChecksumBlockElements);
+    sums_of.whole.insert(sums_of.whole.end(), sums_of.parts.begin(), sums_of.parts.end());
+    return std::move(sums_of.whole);
   };
-  io::BlockSums own = combined(std::move(sums));
-  own.whole.insert(own.whole.end(), own.parts.begin(), own.parts.end());
-  const io::BlockSums all = combined(comm::gather_values(world, own.whole));
+  // A node sends what its ranks have read once, however many of them have.
+  const NodeRanks ranks(world, 1);
+  const io::BlockSums all =
+      io::combine(ranks.gather(combined(std::move(sums)), combined), elements, io::kChecksumBlockElements);
   std::vector<std::uint32_t> result(tensors.size(), 0);
   std::vector<std::int64_t> blocks(tensors.size(), 0);
   for (const auto& block : all.whole) {

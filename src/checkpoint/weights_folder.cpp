@@ -3,11 +3,15 @@
 //   {"metadata": {...}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", ...}}
 #include "checkpoint/weights_folder.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -34,9 +38,11 @@ std::set<std::string> files_in(const SafetensorsIndex& index) {
   return names;
 }
 
+constexpr const char *kEmbedding = "model.embed_tokens.weight", *kHead = "lm_head.weight";
+
 /// What transformers does not load either.
 bool is_left_out(const std::string& name, bool tied_head) {
-  return (tied_head && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
+  return (tied_head && name == kHead) || name.ends_with(".rotary_emb.inv_freq");
 }
 
 class WeightsFolder final : public WeightsSource {
@@ -54,6 +60,7 @@ class WeightsFolder final : public WeightsSource {
     } else {
       refuse_folder();
     }
+    refuse_other_head();
   }
 
   fs::path path() const override { return files_.size() == 1 ? files_.front().path() : path_; }
@@ -79,6 +86,7 @@ class WeightsFolder final : public WeightsSource {
   void add_file(const std::string& name, const SafetensorsIndex* map, bool tied_head) {
     const auto& file = files_.emplace_back(path_ / name);
     for (const auto& [tensor, entry] : file.tensors()) {
+      if (tensor == kHead && tied_head) head_ = {{tensor, entry.shape}, files_.size() - 1};
       if (is_left_out(tensor, tied_head)) continue;
       if (map != nullptr) {
         const auto expected = map->find(tensor);
@@ -112,10 +120,31 @@ class WeightsFolder final : public WeightsSource {
     }
   }
 
+  /// transformers computes with both where a tied head differs from the embedding. Compared where the matrices are likely to
+  /// differ, if they do: in many places.
+  void refuse_other_head() const {
+    constexpr std::int64_t kPlaces = 64, kElements = 256;
+    const auto embedding = std::ranges::find(tensors_, kEmbedding, &TensorInfo::name);
+    if (!head_ || embedding == tensors_.end() || embedding->shape != head_->first.shape) return;
+    const std::int64_t all = elements_of(embedding->shape), count = std::min(kElements, all);
+    std::vector<float> values(static_cast<std::size_t>(count)), head = values;
+    for (std::int64_t place = 0; place < kPlaces; ++place) {
+      const std::int64_t begin = (all - count) / (kPlaces - 1) * place;
+      read(static_cast<int>(embedding - tensors_.begin()), begin, count, values.data());
+      files_[head_->second].read(kHead, begin, count, head.data());
+      if (values == head) continue;
+      throw_user_error(
+          "{} says that {} and {} are one matrix (tie_word_embeddings), but they differ; set tie_word_embeddings to "
+          "false in its config.json, or remove {}",
+          path_.string(), kEmbedding, kHead, kHead);
+    }
+  }
+
   fs::path path_;
   std::vector<SafetensorsFile> files_;
   std::vector<TensorInfo> tensors_;
-  std::vector<std::size_t> file_of_;  ///< per tensor
+  std::vector<std::size_t> file_of_;                             ///< per tensor
+  std::optional<std::pair<TensorInfo, std::size_t>> head_ = {};  ///< left out, with its file
 };
 
 }  // namespace

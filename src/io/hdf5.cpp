@@ -99,12 +99,14 @@ std::string find_storage_problem(const std::string& text) {
   return {};
 }
 
-/// What a file is that is no HDF5 file, as far as its first bytes tell. @throws Error if these cannot be read
+/// What a file is that is no HDF5 file, as far as its first bytes tell. @throws Error if these cannot be read, or are those of one
 std::string kind_by_head(const std::filesystem::path& path) {
   std::array<char, 9> head{};
   const std::size_t count =
       PosixFile::open_for_reading(path).read_at(0, std::as_writable_bytes(std::span(head)));
   const std::string_view text(head.data(), count);
+  if (text.starts_with("\x89HDF\r\n\x1a\n"))
+    throw CallError("H5Fis_hdf5", fmt::format("{} could not be read a moment ago", path.string()));
   if (text.starts_with("GGUF")) return "is a GGUF file, which llampi does not read";
   // A length in 64 bits, little-endian, and JSON.
   if (text.size() == 9 && text[8] == '{' && text[6] == 0 && text[7] == 0)
@@ -112,6 +114,16 @@ std::string kind_by_head(const std::filesystem::path& path) {
   const bool is_text = std::ranges::all_of(
       text, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\t' || c == '\r'; });
   return is_text ? "is not an HDF5 file, but text" : "is not an HDF5 file, or is damaged at its beginning";
+}
+
+/// @throws CallError if it cannot be read, which says nothing about what is in it
+bool is_hdf5(const std::filesystem::path& path) {
+  try {
+    return check(H5Fis_hdf5(path.c_str()), "H5Fis_hdf5") > 0;
+  } catch (const Failure& failure) {
+    throw_if_unreadable(failure, path);
+    throw CallError("H5Fis_hdf5", fmt::format("{} cannot be read: {}", path.string(), failure.reason()));
+  }
 }
 
 /// A folder, a text file and a missing file each get their own sentence.
@@ -134,8 +146,7 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(path, error) == 0) {
     throw DamagedFile(fmt::format("{} is empty; an HDF5 file is expected", path.string()));
   }
-  if (H5Fis_hdf5(path.c_str()) <= 0)
-    throw DamagedFile(fmt::format("{} {}", path.string(), kind_by_head(path)));
+  if (!is_hdf5(path)) throw DamagedFile(fmt::format("{} {}", path.string(), kind_by_head(path)));
 }
 
 std::string name_of(hid_t object, ssize_t (*get_name)(hid_t, char*, std::size_t), const char* unnamed) {
@@ -158,11 +169,12 @@ void fail(const char* call, SourceLocation where) {
 }
 
 std::string Failure::system_error() const {
-  constexpr std::string_view kBefore = "errno = ";
-  const auto at = reason_.find(kBefore);
-  return at == std::string::npos
-             ? ""
-             : std::generic_category().message(std::atoi(reason_.c_str() + at + kBefore.size()));
+  constexpr std::string_view kNumber = "errno = ", kOfMpi = "MPI error string is ";
+  if (const auto at = reason_.find(kNumber); at != std::string::npos)
+    return std::generic_category().message(std::atoi(reason_.c_str() + at + kNumber.size()));
+  if (const auto at = reason_.find(kOfMpi); at != std::string::npos)
+    return reason_.substr(at + kOfMpi.size());
+  return "";
 }
 
 void throw_if_unreadable(const Failure& failure, const std::filesystem::path& path) {

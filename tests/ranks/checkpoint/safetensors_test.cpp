@@ -138,6 +138,24 @@ TEST_F(Safetensors, TheHeadOfATiedModelIsIgnored) {
   EXPECT_THAT(refusal({{"a", {1}}}, false), HasSubstr("unexpected lm_head.weight"));
 }
 
+// transformers 5 computes with both matrices then.
+TEST_F(Safetensors, AnotherHeadThanTheEmbeddingOfATiedModelIsRefused) {
+  const std::string name = "model.embed_tokens.weight";
+  const auto refusal_of = [&](std::int64_t rows, std::size_t changed) {
+    std::vector<float> embedding(static_cast<std::size_t>(rows * 2), 0.5F), head = embedding;
+    if (changed > 0) std::fill_n(head.end() - static_cast<std::ptrdiff_t>(changed), changed, 0.25F);
+    write(file_of({{name, "F32", {rows, 2}, bytes_of(embedding)},
+                   {"lm_head.weight", "F32", {rows, 2}, bytes_of(head)}}));
+    return refusal({{name, {rows, 2}}}, true);
+  };
+  for (const std::int64_t rows : {1, 3, 40'000}) {
+    EXPECT_EQ(refusal_of(rows, 0), "nothing was thrown") << rows;
+    EXPECT_THAT(refusal_of(rows, static_cast<std::size_t>(rows)),
+                HasSubstr("(tie_word_embeddings), but they differ"))
+        << rows;
+  }
+}
+
 TEST_F(Safetensors, TablesOfOlderFoldersAreIgnored) {
   write(file_of({{"a", "F32", {1}, std::string(4, 0)},
                  {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {2}, std::string(8, 0)}}));

@@ -152,6 +152,8 @@ TEST(Adapter, RefusesTensorsOfOtherNames) {
   };
   EXPECT_THAT(refusal_with("base_model.model.", "base_model.mode1."),
               HasSubstr("whose name does not begin with base_model.model.; give an adapter"));
+  EXPECT_THAT(refusal_with("self_attn.q_proj.lora_A.weight", "self_attn.q_.base_layer.weight"),
+              HasSubstr("q_.base_layer.weight, which is of the base model; save the adapter in Python"));
   EXPECT_THAT(refusal_with("lora_A.weight", "lora_C.weight"),
               HasSubstr("lora_C.weight, but the names of a LoRA adapter's tensors end in .lora_A.weight or"));
 }

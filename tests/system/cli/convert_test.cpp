@@ -102,7 +102,14 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
   const double loss = loss_of("lora");
   EXPECT_LT(loss, loss_of("base"));
   expect_done(1, "export --checkpoint lora --adapter --output peft");
-  EXPECT_TRUE(fs::exists(path("peft/adapter_model.safetensors")));
+  const std::string in_peft = read_text(path("peft/adapter_model.safetensors")),
+                    config_in_peft = read_text(path("peft/adapter_config.json"));
+  const Ending full = shell(folder_.path(), "ulimit -f 4; " LLAMPI_PROGRAM
+                                            " export --checkpoint lora --adapter --output peft --overwrite");
+  EXPECT_EQ(full.status, 2) << full.err;
+  EXPECT_TRUE(read_text(path("peft/adapter_model.safetensors")) == in_peft);
+  EXPECT_EQ(read_text(path("peft/adapter_config.json")), config_in_peft);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("peft")), {}), 2);
   EXPECT_EQ(loss_of("base --adapter peft"), loss);
   EXPECT_EQ(loss_of("base --adapter lora"), loss);
   expect_done(2, "export --checkpoint lora --output merged");
@@ -333,11 +340,12 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   refused(onto + "other --tokenizer nowhere", "text", "--tokenizer nowhere is not a folder with a tokenizer");
   folder_.write("mine/notes", "stay");
   folder_.write("mine/model-00007-of-00009.safetensors", "of another model");
+  folder_.write("mine/model-before.safetensors", "under a name of the user's");
   expect_done(2, onto + "mine --overwrite");
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(path("mine"))) names.push_back(entry.path().filename());
-  EXPECT_THAT(names,
-              ::testing::UnorderedElementsAre("config.json", "model.safetensors", "notes", "tokenizer.json"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("config.json", "model.safetensors",
+                                                     "model-before.safetensors", "notes", "tokenizer.json"));
   EXPECT_EQ(read_text(path("mine/tokenizer.json")), "{}") << "of the model";
   expect_done(2, onto + "folder --overwrite");
   EXPECT_FALSE(fs::exists(path("folder/model.safetensors.index.json"))) << "of the model before";

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
-// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
+// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is stat, open (for reading), read, write, fsync or rename, NUMBER
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
 // of it, then kill), hang, slow (two seconds before it), flip (a bit of it: of a write, in the middle), or an error's name;
-// errors go on from there.
+// errors go on from there, but for EIOonce.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
 // the second word says; if there is a third, only once that file is there. FILE is read anew each time.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -81,6 +84,10 @@ auto injected(const char* name, const std::string& path, const Call& call, const
     return -1;
   }
   if (number > fault().number) return call();
+  if (what == "EIOonce") {
+    errno = EIO;
+    return -1;
+  }
   if (what == "flip") return flip();
   if (what == "slow") {
     ::sleep(2);
@@ -111,9 +118,63 @@ ssize_t write_at(const char* symbol, int descriptor, const void* data, std::size
       [&] { return real(descriptor, flipped(data, bytes).data(), bytes, offset); });
 }
 
+template <class... Arguments>
+ssize_t read_at(const char* symbol, int descriptor, void* data, std::size_t bytes, Arguments... offset) {
+  const auto real = next<ssize_t (*)(int, void*, std::size_t, Arguments...)>(symbol);
+  return injected(
+      "read", path_of(descriptor), [&] { return real(descriptor, data, bytes, offset...); }, kNoHalf,
+      kNoFlip);
+}
+
+int open_at(const char* symbol, const char* path, int flags, mode_t mode) {
+  const auto real = next<int (*)(const char*, int, mode_t)>(symbol);
+  const auto call = [&] { return real(path, flags, mode); };
+  return (flags & O_ACCMODE) == O_RDONLY ? injected("open", path, call, kNoHalf, kNoFlip) : call();
+}
+
+/// Of open(): only where a file may be made there is one.
+mode_t mode_of(int flags, va_list arguments) {
+  const bool makes = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  return makes ? va_arg(arguments, mode_t) : 0;
+}
+
 }  // namespace
 
 extern "C" {
+
+int stat(const char* path, struct stat* status) noexcept {
+  static const auto real = next<int (*)(const char*, struct stat*)>("stat");
+  return injected(
+      "stat", path, [&] { return real(path, status); }, kNoHalf, kNoFlip);
+}
+
+int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_at("open", path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_at("open64", path, flags, mode);
+}
+
+ssize_t read(int descriptor, void* data, std::size_t bytes) {
+  return read_at("read", descriptor, data, bytes);
+}
+
+ssize_t pread(int descriptor, void* data, std::size_t bytes, off_t offset) {
+  return read_at("pread", descriptor, data, bytes, offset);
+}
+
+ssize_t pread64(int descriptor, void* data, std::size_t bytes, off_t offset) {
+  return read_at("pread64", descriptor, data, bytes, offset);
+}
 
 ssize_t write(int descriptor, const void* data, std::size_t bytes) {
   using Write = ssize_t (*)(int, const void*, std::size_t);

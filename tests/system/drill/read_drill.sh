@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# read_drill.sh SOURCE LLAMPI FAULTY_IO: a checkpoint cannot be opened or read for a moment, when a run continues. That says nothing about what is
+# in it: the start ends with an error, no checkpoint is skipped, changed or deleted, and the same command then finishes the run.
+set -euo pipefail
+# shellcheck source=tests/system/drill/drill.sh
+source "$1/tests/system/drill/drill.sh"
+faulty_io=$3
+prepare "$1" "$2"
+
+options=(--optimizer.schedule=constant) # or the schedule would depend on the number of steps
+steps=9 run=undisturbed
+start $run 2 "${options[@]}"
+wait_for_job || fail "the undisturbed run failed"
+steps=6
+start half 2 "${options[@]}"
+wait_for_job || fail "the first half failed"
+steps=9
+
+hit=0
+for io in direct hdf5; do
+    for fault in 0:stat:1 0:stat:2 0:open:1 0:open:2 0:open:3 0:read:1 0:read:4 1:open:1 1:read:1; do
+        run=run-$io-${fault//:/-}
+        cp -r half "$run"
+        status=0
+        FAULTY_IO=$fault:EIOonce LD_PRELOAD=$faulty_io start "$run" 2 "${options[@]}" --checkpoint.io=$io --checkpoint.wait_minutes=0
+        wait_for_job || status=$?
+        wait_for_ranks
+        if grep -q "skipped a checkpoint" "$run.log"; then fail "$fault with checkpoint.io=$io: a checkpoint was skipped"; fi
+        case $status in
+            0) # so many calls are not made, or one of them is not needed
+                grep -q "^resumed from .* at step 6$" "$run.log" || fail "$fault with checkpoint.io=$io: resumed from another checkpoint"
+                ;;
+            1 | 2)
+                hit=$((hit + 1))
+                diff -r half/checkpoints "$run/checkpoints" || fail "$fault with checkpoint.io=$io: checkpoints have changed"
+                start "$run" 2 "${options[@]}" --checkpoint.io=$io
+                wait_for_job || fail "$fault with checkpoint.io=$io: the run does not continue"
+                ;;
+            *) fail "$fault with checkpoint.io=$io ended with status $status" ;;
+        esac
+        same_as_undisturbed "$run" || fail "$fault with checkpoint.io=$io"
+        rm -rf "$run"
+    done
+done
+((hit >= 8)) || fail "only $hit of 18 faults were met"
+echo "$hit faults"
