@@ -225,16 +225,20 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
   if (!machine.empty()) comm::agree(world, [&] { plan::read_machine(machine); });
   selfcheck::CheckResult arithmetic;
   std::vector<train::PreflightCheck> checks = {{"arithmetic", train::Verdict::skip, "as asked"}};
-  if (!comm::broadcast_value(world, r.skip_arithmetic)) {
-    arithmetic = selfcheck::check(
-        world,
-        {.device = config.run.device, .threads = config.run.threads, .share_gpu = config.run.share_gpu},
-        Log());
-    checks.front() = verdict_on_tensors(arithmetic);
-    if (prints && (r.all || !arithmetic.passed())) print_table(arithmetic, r.all);
-  }
-  if (prints) print_check(checks.front());
+  const bool skips = comm::broadcast_value(world, r.skip_arithmetic);
+  const auto compare_tensors = [&] {
+    if (!skips) {
+      arithmetic = selfcheck::check(
+          world,
+          {.device = config.run.device, .threads = config.run.threads, .share_gpu = config.run.share_gpu},
+          Log());
+      checks.front() = verdict_on_tensors(arithmetic);
+      if (prints && (r.all || !arithmetic.passed())) print_table(arithmetic, r.all);
+    }
+    if (prints) print_check(checks.front());
+  };
   const train::PreflightOptions options{
+      .before = compare_tensors,
       .program = version_text(),
       .tell =
           [prints](const train::PreflightCheck& check) {

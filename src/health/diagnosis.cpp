@@ -198,7 +198,8 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
   const bool many = blamed.size() > 1;
   switch (trouble) {
     case Trouble::exited:
-      return fmt::format("{} exited without reporting an error", who);
+      return fmt::format(
+          "{} exited without reporting an error (killed? dmesg or sacct show whether memory ran out)", who);
     case Trouble::unresponsive:
       return fmt::format("{} sent no heartbeat for {:.1f} s", who,
                          longest(ranks, &WatchedRank::silent_seconds));
@@ -340,7 +341,7 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
 
 std::string place_of_records(const std::vector<int>& ranks, bool written, const std::string& folder) {
   return fmt::format("the record of {} {} {}", comm::format_ranks(ranks),
-                     written ? "is in" : "could not be written to", folder);
+                     written ? "is in" : "was not written to", folder);
 }
 
 }  // namespace llampi::health

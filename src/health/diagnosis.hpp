@@ -55,7 +55,7 @@ Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits);
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
                     const std::string& folder);
 
-/// "the record of ranks 0-2 is in FOLDER", or "the record of rank 3 could not be written to FOLDER".
+/// "the record of ranks 0-2 is in FOLDER", or "the record of rank 3 was not written to FOLDER".
 std::string place_of_records(const std::vector<int>& ranks, bool written, const std::string& folder);
 
 /// "step 12, micro-batch 0: waits for other ranks in reduce #1236 of model.layers.3 (1.50 MiB)".

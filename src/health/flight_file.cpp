@@ -6,10 +6,13 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "health/diagnosis.hpp"
+#include "health/done_within.hpp"
 #include "health/heartbeat.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::health {
 namespace {
@@ -64,6 +67,32 @@ std::string flight_json(const FlightRecord& record, const FlightFileHead& head) 
   for (const auto& what : record.captured()) captured.push_back(json_of(what, names));
   json["captured_step"] = std::move(captured);
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+FlightFile::FlightFile(const FlightRecord& record, std::filesystem::path run_dir, FlightFileHead head,
+                       std::function<bool()> holds_run_dir)
+    : record_(record),
+      run_dir_(std::move(run_dir)),
+      head_(std::move(head)),
+      holds_run_dir_(std::move(holds_run_dir)) {}
+
+bool FlightFile::write(const std::string& reason) {
+  constexpr double kSeconds = 1;  // the file may be what hangs
+  if (holds_run_dir_ && !holds_run_dir_()) return false;
+  head_.reason = reason;
+  begun_ = true;
+  return done_within(kSeconds,
+                     [file = flight_file(run_dir_, head_.rank), text = flight_json(record_, head_)] {
+                       io::create_folder(file.parent_path());
+                       io::write_whole(file, text, false);  // a busy disk may take seconds
+                     });
+}
+
+void FlightFile::remove() const {
+  if (!begun_) return;
+  std::error_code ignored;
+  std::filesystem::remove(flight_file(run_dir_, head_.rank), ignored);
+  std::filesystem::remove(flight_folder(run_dir_), ignored);
 }
 
 }  // namespace llampi::health

@@ -13,20 +13,12 @@
 #include <tuple>
 #include <vector>
 
-#include "health/heartbeat.hpp"
 #include "health/overview.hpp"
+#include "health/own_progress.hpp"
 #include "health/watch_tree.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::health {
-
-/// What a rank knows of itself.
-struct Standing {
-  Heartbeat heartbeat;
-  double stalled_seconds = 0;  ///< since it moved
-  double side_work_stalled_seconds =
-      0;  ///< since its second thread moved, had nothing to do, or waited for other ranks
-};
 
 /// What a monitor learns of one rank that it asks about, from the rank itself or, without a report, from the one above it.
 struct Account {

@@ -14,7 +14,9 @@
 
 #include "health/delays.hpp"
 #include "health/diagnosis.hpp"
+#include "health/done_within.hpp"
 #include "health/flight_file.hpp"
+#include "health/own_progress.hpp"
 #include "health/process_links.hpp"
 #include "health/rank_processes.hpp"
 #include "health/relay.hpp"
@@ -23,9 +25,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/process.hpp"
 #include "llampi/health/flight_request.hpp"
-#include "llampi/io/posix_file.hpp"
 
 namespace llampi::health {
 namespace {
@@ -50,32 +50,6 @@ constexpr double kFarApart = 1;         // since it last ran: the thread was sus
 constexpr double kSetUpSeconds = 2;     // that a job waits at its start for connections, usually milliseconds
 constexpr double kLinkSeconds = 60;     // for them, until it is said that there are none
 constexpr double kGoodbyeSeconds = 60;  // for ranks that end as well
-
-/// Does what may hang in a thread that is left behind if it does. True if it was done in time, without an exception.
-bool done_within(double seconds, std::function<void()> work) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool ended = false, failed = false;
-  };
-  const auto state = std::make_shared<State>();
-  std::thread([state, work = std::move(work)] {
-    bool failed = false;
-    try {
-      work();
-    } catch (...) {  // the caller is told, and the job ends anyway
-      failed = true;
-    }
-    const std::lock_guard lock(state->mutex);
-    state->ended = true;
-    state->failed = failed;
-    state->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(state->mutex);
-  const bool in_time =
-      state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->ended; });
-  return in_time && !state->failed;
-}
 
 }  // namespace
 
@@ -104,16 +78,21 @@ class Watchdog::Thread {
   bool has_passed(const std::vector<WatchedRank>& ranks) const;
   std::vector<WatchedRank> view(double now) const;
   void record_if_requested(double now);
-  bool write_record(const std::string& reason);
-  Standing own_standing(double now);
+  Standing own_standing(double now) { return progress_.look(relay_.peers(), now); }
   FlightReport own_report(const std::string& reason, const Standing& own);
   void stop();
 
-  std::string folder() const { return flight_folder(options_.run_dir).string(); }
   /// Between a question and the answer of `rank`.
   double delay_of(int rank, bool urgent) const {
     return report_delay(rank, ranks_, urgent ? kHasteSeconds : std::numeric_limits<double>::infinity());
   }
+
+  /// What this rank has found, until it has ended the job for it, or it has passed.
+  struct Alarm {
+    Trouble trouble = Trouble::none;
+    Overview found_in = {};
+    double ends = 0;
+  };
 
   comm::World& world_;
   const FlightRecord& record_;
@@ -129,18 +108,15 @@ class Watchdog::Thread {
   std::unique_ptr<ProcessLinks> links_;
   Log log_;
 
-  Heartbeat last_;                          ///< of this rank
-  double moved_ = 0, side_work_moved_ = 0;  ///< this rank, and its second thread
+  OwnProgress progress_;
+  FlightFile file_;
   double started_ = 0, last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
-  Trouble trouble_ = Trouble::none;  ///< that this rank has found
-  Overview found_in_;                ///< in which
-  double alarm_ends_ = 0;
+  Alarm alarm_;
   double quiet_until_ = 0;              ///< until then another rank that has found trouble says so
   double asked_at_ = -kAskedSeconds;    ///< for a report
   std::optional<Question> question_;    ///< for which it is not due yet
   std::optional<double> requested_at_;  ///< a record, by request_flight_record()
   double resumed_ = -kAnswerSeconds;    ///< after this process was suspended
-  bool record_begun_ = false;           ///< there may be a file of the flight record
   bool links_told_ = false;             ///< which connections to other nodes are missing
 
   std::atomic<bool> is_reporting_ = false;  ///< this rank or another has found trouble
@@ -165,11 +141,13 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
               std::min(kLongestQuiet, options_.seconds / 4), steady_seconds()}),
       node_(exchange_processes(world)),
       neighbour_(neighbour_of(node_, rank_)),
-      log_(log) {
+      log_(log),
+      progress_(world, record, options_.side_work),
+      file_(record, options_.run_dir, {.rank = rank_, .ranks = ranks_, .host = host_, .reason = ""},
+            options_.holds_run_dir) {
   if (!relay_.can_send() && ranks_ > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
-  moved_ = side_work_moved_ = steady_seconds();
   link_processes();
   last_look_ = started_ = steady_seconds();
   last_heartbeat_ = started_ - interval_ +
@@ -247,7 +225,7 @@ void Watchdog::Thread::run() {
       const bool suspended = steady_seconds() - now > kFarApart;
       if (!suspended) relay_.can_send() ? judge_the_others(now) : judge_alone(now);
       if (!suspended) record_if_requested(now);
-      is_reporting_ = trouble_ != Trouble::none || now < quiet_until_;
+      is_reporting_ = alarm_.trouble != Trouble::none || now < quiet_until_;
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
@@ -261,7 +239,7 @@ double Watchdog::Thread::look() {
   if (const double pause = now - last_look_; pause > kFarApart) {
     resumed_ = now;
     relay_.forget(pause, now);
-    moved_ = std::min(moved_ + pause, now), side_work_moved_ = std::min(side_work_moved_ + pause, now);
+    progress_.forget(pause, now);
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
@@ -285,17 +263,6 @@ void Watchdog::Thread::look_at_processes() {
 void Watchdog::Thread::send_heartbeats(double now) {
   last_heartbeat_ = now;
   relay_.send_heartbeats(own_standing(now), {links_->missing().begin(), links_->missing().end()}, now);
-}
-
-Standing Watchdog::Thread::own_standing(double now) {
-  const auto side_work = options_.side_work ? options_.side_work->position() : SideWork::Position{};
-  const auto heartbeat = heartbeat_of(record_, io_bytes(), relay_.peers(), world_.waits(), side_work);
-  if (heartbeat.movement != last_.movement) moved_ = now;
-  if (heartbeat.side_work_movement != last_.side_work_movement || heartbeat.side_work.view().empty() ||
-      heartbeat.side_work_waits)
-    side_work_moved_ = now;
-  last_ = heartbeat;
-  return {heartbeat, std::max(0.0, now - moved_), std::max(0.0, now - side_work_moved_)};
 }
 
 /// A thousand ranks that write their records at once would hold up each other.
@@ -325,15 +292,15 @@ Overview Watchdog::Thread::overview(double now) const {
 }
 
 void Watchdog::Thread::judge_the_others(double now) {
-  if (trouble_ != Trouble::none) {
+  if (alarm_.trouble != Trouble::none) {
     const auto ranks = view(now);
     const bool answered =
         std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) {  // whoever can be expected to
           return rank.report || rank.exited || rank.left || rank.silent_seconds > limits_.seconds;
         });
-    if (!answered && now <= alarm_ends_) return;
-    if (!has_passed(ranks)) end_job(summary(ranks, trouble_, limits_, folder()));
-    trouble_ = Trouble::none;
+    if (!answered && now <= alarm_.ends) return;
+    if (!has_passed(ranks)) end_job(summary(ranks, alarm_.trouble, limits_, file_.folder()));
+    alarm_.trouble = Trouble::none;
     relay_.end_question();
     return;
   }
@@ -367,7 +334,7 @@ void Watchdog::Thread::judge_the_others(double now) {
     auto& seen = ranks[static_cast<std::size_t>(monitor)];
     seen.silent_seconds = std::max(seen.silent_seconds, relay_.silent_seconds(monitor, now));
   }
-  end_job(summary(ranks, Trouble::unresponsive, limits_, folder()));
+  end_job(summary(ranks, Trouble::unresponsive, limits_, file_.folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
@@ -377,14 +344,15 @@ void Watchdog::Thread::judge_alone(double now) {
   for (const int rank : relay_.exited()) {
     const auto report = own_report("a rank exited", own_standing(now));
     end_job(fmt::format("{} exited; {}", comm::format_rank(rank, relay_.host_of(rank)),
-                        place_of_records({rank_}, report.record_written, folder())));
+                        place_of_records({rank_}, report.record_written, file_.folder())));
   }
   const double patience =
-      (last_.phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
-  if (now - moved_ <= patience) return;
+      (progress_.last().phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
+  if (progress_.stalled_seconds(now) <= patience) return;
   const auto report = own_report("no progress", own_standing(now));
-  end_job(fmt::format("no progress for {:g} s on {}: {}\n  {}", now - moved_, comm::format_rank(rank_, host_),
-                      describe(last_), place_of_records({rank_}, report.record_written, folder())));
+  end_job(fmt::format("no progress for {:g} s on {}: {}\n  {}", progress_.stalled_seconds(now),
+                      comm::format_rank(rank_, host_), describe(progress_.last()),
+                      place_of_records({rank_}, report.record_written, file_.folder())));
 }
 
 void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now) {
@@ -399,10 +367,10 @@ void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now)
 
 void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, double now) {
   if (trouble == Trouble::none) return;
-  trouble_ = trouble;
-  found_in_ = of_all;
+  alarm_.trouble = trouble;
+  alarm_.found_in = of_all;
   const bool urgent = trouble == Trouble::exited;
-  alarm_ends_ = now + (urgent ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, urgent) +
+  alarm_.ends = now + (urgent ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, urgent) +
                 kPassingOnSeconds * relay_.tree().depth();
   const char* const reason = trouble == Trouble::exited           ? "a rank exited"
                              : trouble == Trouble::unresponsive   ? "a rank is unresponsive"
@@ -436,7 +404,7 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
   for (const int rank : relay_.left()) at(rank).left = true;
   // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
   std::map<int, std::size_t> marks;
-  for (const auto& mark : found_in_.marks) {
+  for (const auto& mark : alarm_.found_in.marks) {
     for (const auto& part : mark.parts) {
       for (const int rank : part.ranks) {
         auto& kept = at(rank).marks_at_alarm;
@@ -451,15 +419,15 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 /// had said why.
 bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
   const bool all_answer = std::ranges::all_of(ranks, [](const auto& rank) { return rank.report != nullptr; });
-  if (trouble_ == Trouble::unresponsive && all_answer) return true;
-  const bool may_pass =
-      trouble_ == Trouble::unresponsive || trouble_ == Trouble::side_work || trouble_ == Trouble::exited;
-  return may_pass && judge(ranks, limits_) != trouble_;
+  if (alarm_.trouble == Trouble::unresponsive && all_answer) return true;
+  const bool may_pass = alarm_.trouble == Trouble::unresponsive || alarm_.trouble == Trouble::side_work ||
+                        alarm_.trouble == Trouble::exited;
+  return may_pass && judge(ranks, limits_) != alarm_.trouble;
 }
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own) {
   FlightReport report = report_of(record_, own.heartbeat);
-  report.record_written = write_record(reason);
+  report.record_written = file_.write(reason);
   if (neighbour_ == nullptr) return report;
   report.neighbour = neighbour_->rank;
   report.neighbour_state = process_state(neighbour_->pid);
@@ -472,22 +440,10 @@ void Watchdog::Thread::record_if_requested(double now) {
   if (take_flight_record_request()) requested_at_ = now;
   if (!requested_at_) return;
   const double due = std::max(*requested_at_ + delay_of(rank_, true), resumed_ + kAnswerSeconds);
-  const bool is_reported = trouble_ != Trouble::none || now - asked_at_ < kAskedSeconds;
+  const bool is_reported = alarm_.trouble != Trouble::none || now - asked_at_ < kAskedSeconds;
   if (now < due && !is_reported) return;
   requested_at_.reset();
-  const bool has_folder = !options_.holds_run_dir || options_.holds_run_dir();
-  if (!is_reported && has_folder) write_record("the process was told to terminate");
-}
-
-/// True if it was written in time.
-bool Watchdog::Thread::write_record(const std::string& reason) {
-  const auto file = flight_file(options_.run_dir, rank_);
-  const std::string text = flight_json(record_, {rank_, ranks_, host_, reason});
-  record_begun_ = true;
-  return done_within(kFileSeconds, [file, text] {
-    io::create_folder(file.parent_path());
-    io::write_whole(file, text, false);  // a busy disk may take seconds
-  });
+  if (!is_reported) file_.write("the process was told to terminate");
 }
 
 void Watchdog::Thread::end_job(const std::string& summary) {
@@ -503,10 +459,7 @@ void Watchdog::Thread::finish() {
   world_.barrier();
   stop();
   relay_.say_goodbye(false, std::min(options_.seconds, kGoodbyeSeconds));
-  if (!record_begun_) return;
-  std::error_code ignored;  // it was told to terminate, and had the time to end well
-  std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);
-  std::filesystem::remove(flight_folder(options_.run_dir), ignored);  // if it is empty
+  file_.remove();  // it was told to terminate, and had the time to end well
 }
 
 Watchdog::Watchdog(comm::World& world, const FlightRecord& record, WatchdogOptions options, const Log& log)

@@ -30,7 +30,7 @@ struct WatchdogOptions {
   /// FlightRecord) longer, where reading and writing files is movement.
   double seconds = 600;
   std::filesystem::path run_dir;  ///< for the records
-  /// Whether this job holds run_dir; before, request_flight_record() leaves what another job has there. Called from a thread.
+  /// Whether this job holds run_dir; before, nothing is written there, where another job may have its records. Called from a thread.
   /// Empty: it does.
   std::function<bool()> holds_run_dir = {};
   /// What a second thread does, which may be without movement for as long as a rank in a phase. May be null.

@@ -52,6 +52,8 @@ struct PreflightResult {
 };
 
 struct PreflightOptions {
+  std::function<void()> before =
+      {};  ///< work before the checks, under their watchdog; collective. May be empty
   std::string
       program;  ///< version of this rank's program and libraries; lines that differ between ranks are named
   std::function<void(const PreflightCheck&)> tell;  ///< told of each check when it is done, on every rank

@@ -149,7 +149,13 @@ PreflightResult Preflight::run() {
                                           .complain = options_.complain};
     watchdog = std::make_unique<health::Watchdog>(run_.world, run_.record, options, run_.log);
   }
-  const auto error = comm::common_failure([&] { check_all(); });
+  const auto error = comm::common_failure([&] {
+    if (options_.before) {
+      const health::FlightPhase phase(run_.record, "compares tensors with the reference");
+      options_.before();
+    }
+    check_all();
+  });
   if (error) {
     if (watchdog) watchdog->leave();
     std::rethrow_exception(error);

@@ -173,6 +173,19 @@ TEST_F(Preflight, NamesANodeWithOtherWeights) {
   fs::current_path(before);
 }
 
+TEST_F(Preflight, WorkBeforeTheChecksIsWatchedAsTheyAre) {
+  PreflightOptions options;
+  bool begun = false;
+  options.before = [&] {
+    begun = true;
+    throw UserError("not today");  // on all ranks: it is collective
+  };
+  options.tell = [&](const PreflightCheck& check) { ADD_FAILURE() << check.name << " was checked"; };
+  EXPECT_THROW(check(config_of_new_run(), options), Error);
+  EXPECT_TRUE(begun);
+  expect_unchanged();
+}
+
 TEST_F(Preflight, RefusesWhatNoRankCanRead) {
   auto c = config();
   c.data.train = (folder_ / "none.h5").string();

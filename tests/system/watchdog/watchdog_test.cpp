@@ -113,11 +113,11 @@ TEST_F(Watchdogs, NameARankThatCannotWriteItsRecord) {
   Ending ending = job(3, "2 sleep 1 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
   EXPECT_THAT(ending.err, ContainsRegex("\n  the record of ranks 0-1 is in [^\n]+"
-                                        "\n  the record of rank 2 could not be written to "));
+                                        "\n  the record of rank 2 was not written to "));
   std::filesystem::create_directories(folder_.path() / "alone/flight/rank-00000.json");
   ending = job(1, "1 sleep 0 100 one-thread", "cd alone && $JOB");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(ending.err, HasSubstr("\n  the record of rank 0 could not be written to "));
+  EXPECT_THAT(ending.err, HasSubstr("\n  the record of rank 0 was not written to "));
 }
 
 // Training goes on meanwhile: a billion steps.

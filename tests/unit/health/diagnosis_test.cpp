@@ -123,10 +123,10 @@ TEST(Diagnosis, NamesTheRanksWhoseRecordCouldNotBeWritten) {
   ranks[3].report.reset();
   EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
               EndsWith("\n  the record of rank 0 is in f"
-                       "\n  the record of ranks 1-2 could not be written to f"));
+                       "\n  the record of ranks 1-2 was not written to f"));
   fail_to_write(0);
   const auto none = summary(ranks, Trouble::stalled, kLimits, "f");
-  EXPECT_THAT(none, EndsWith("\n  the record of ranks 0-2 could not be written to f"));
+  EXPECT_THAT(none, EndsWith("\n  the record of ranks 0-2 was not written to f"));
   EXPECT_THAT(none, Not(HasSubstr("is in f")));
 }
 
@@ -225,8 +225,10 @@ TEST(Diagnosis, NamesAProcessThatHasEnded) {
   ranks[3].exited = true;
   ranks[3].report.reset();
   ASSERT_EQ(judge(ranks, kLimits), Trouble::exited);
-  EXPECT_THAT(summary(ranks, Trouble::exited, kLimits, "f"),
-              StartsWith("rank 3 on node1 exited without reporting an error\n"));
+  EXPECT_THAT(
+      summary(ranks, Trouble::exited, kLimits, "f"),
+      StartsWith(
+          "rank 3 on node1 exited without reporting an error (killed? dmesg or sacct show whether memory ran out)\n"));
   ranks[3].left = true;  // after an error, which it told itself
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
