@@ -134,19 +134,30 @@ void check(const TokenizeRequest& r) {
   }
 }
 
+/// --print and --decode: from standard input to standard output.
+void check_conversion(const TokenizeRequest& r, const CommandLine& given) {
+  if (r.print && r.decode) throw_user_error("--print and --decode cannot be combined");
+  const std::string mode = r.decode ? "decode" : "print";
+  std::vector<std::string> unused = given.positional;
+  for (const auto& [key, value, where] : given.settings) {
+    if (key != mode && key != "tokenizer") unused.push_back("--" + key);
+  }
+  if (!unused.empty()) {
+    throw_user_error(
+        "tokenize --{} reads standard input, writes standard output and needs only --tokenizer; remove {}",
+        mode, unused.front());
+  }
+}
+
 TokenizeRequest parse_tokenization(const Arguments& arguments) {
   TokenizeRequest request;
   const auto inputs =
       assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
-  request.format_given = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
-    return argument == "--format" || argument.starts_with("--format=");
-  });
+  const auto given = parse_command_line(arguments, options_of(request));
+  request.format_given = std::ranges::find(given.settings, "format", &Setting::key) != given.settings.end();
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
-    if (!inputs.empty() || !request.output.empty()) {
-      throw_user_error("tokenize --{} reads standard input and writes standard output; remove {}",
-                       request.decode ? "decode" : "print", request.output.empty() ? inputs[0] : "--output");
-    }
+    check_conversion(request, given);
     return request;
   }
   request.options.inputs.assign(inputs.begin(), inputs.end());

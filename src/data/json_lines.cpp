@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/json_lines.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "llampi/core/error.hpp"
@@ -79,8 +80,7 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
 
 std::string full_text_in(const Json& object, const std::string& key, const std::string& where = "") {
   auto text = text_in(object, key, where);
-  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
-    throw_user_error("{}\"{}\" is empty or only white space", where, key);
+  if (tokenizer::strip(text).empty()) throw_user_error("{}\"{}\" is empty or only white space", where, key);
   return text;
 }
 
@@ -91,9 +91,15 @@ tokenizer::ChatRole parse_role(const std::string& name, const std::string& where
   throw_user_error("{}the role {} is not known; use system, user or assistant", where, quoted(name));
 }
 
+/// The value of a key; nullptr if it is missing or null.
+const Json* find_value(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 bool parse_weight(const Json& message, const std::string& where) {
-  const auto weight = message.find("weight");
-  if (weight == message.end() || weight->is_null()) return true;
+  const auto* weight = find_value(message, "weight");
+  if (!weight) return true;
   if (*weight != 0 && *weight != 1) throw_user_error("{}\"weight\" must be 0 or 1", where);
   return *weight == 1;
 }
@@ -103,11 +109,18 @@ bool parse_weight(const Json& message, const std::string& where) {
 /// @param where of the object in the line, for messages: "", "message 3: "
 void refuse_tools(const Json& object, std::initializer_list<const char*> keys, const std::string& where) {
   for (const char* key : keys) {
-    const auto found = object.find(key);
-    if (found == object.end() || found->is_null() || found->empty()) continue;
+    const auto* found = find_value(object, key);
+    if (!found || found->empty()) continue;
     throw_user_error("{}\"{}\" is not supported: no chat template here writes tools or their calls", where,
                      key);
   }
+}
+
+/// The keys that a message of the assistant may have in addition; a line of prompt and completion has them itself.
+void read_options(const Json& object, const std::string& where, tokenizer::Message& message) {
+  message.trained = parse_weight(object, where);
+  if (find_value(object, "reasoning_content") && message.role == tokenizer::ChatRole::assistant)
+    message.reasoning = text_in(object, "reasoning_content", where);
 }
 
 tokenizer::Message parse_message(const Json& json, std::size_t number) {
@@ -118,11 +131,27 @@ tokenizer::Message parse_message(const Json& json, std::size_t number) {
   refuse_tools(json, {"tool_calls", "function_call"}, where);
   message.content = message.role == tokenizer::ChatRole::system ? text_in(json, "content", where)
                                                                 : full_text_in(json, "content", where);
-  message.trained = parse_weight(json, where);
-  const auto reasoning = json.find("reasoning_content");
-  if (reasoning != json.end() && !reasoning->is_null() && message.role == tokenizer::ChatRole::assistant)
-    message.reasoning = text_in(json, "reasoning_content", where);
+  read_options(json, where, message);
   return message;
+}
+
+tokenizer::Conversation parse_messages(const Json& messages) {
+  if (!messages.is_array() || messages.empty())
+    throw_user_error("\"messages\" must be a list that is not empty");
+  tokenizer::Conversation conversation;
+  for (const auto& message : messages)
+    conversation.push_back(parse_message(message, conversation.size() + 1));
+  return conversation;
+}
+
+tokenizer::Conversation parse_prompt(const Json& json) {
+  tokenizer::Conversation conversation;
+  if (const auto* system = find_value(json, "system"); system && *system != "")
+    conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});
+  conversation.push_back({tokenizer::ChatRole::user, full_text_in(json, "prompt")});
+  conversation.push_back({tokenizer::ChatRole::assistant, full_text_in(json, "completion")});
+  read_options(json, "", conversation.back());
+  return conversation;
 }
 
 }  // namespace
@@ -134,27 +163,14 @@ std::string parse_text_line(std::string_view line, const std::string& field) {
 tokenizer::Conversation parse_conversation(std::string_view line) {
   const Json json = parse_object(line);
   refuse_tools(json, {"tools", "functions"}, "");
-  const auto messages = json.find("messages");
-  if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
-    tokenizer::Conversation conversation;
-    if (const auto system = json.find("system"); system != json.end() && !system->is_null() && *system != "")
-      conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});
-    conversation.push_back({tokenizer::ChatRole::user, full_text_in(json, "prompt")});
-    conversation.push_back({tokenizer::ChatRole::assistant, full_text_in(json, "completion")});
-    return conversation;
-  }
-  if (messages == json.end())
+  const auto* messages = find_value(json, "messages");
+  if (!messages && !find_value(json, "prompt") && !find_value(json, "completion"))
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
                      keys_found(json));
-  if (!messages->is_array() || messages->empty())
-    throw_user_error("\"messages\" must be a list that is not empty");
-  tokenizer::Conversation conversation;
-  bool has_answer = false;
-  for (const auto& message : *messages) {
-    conversation.push_back(parse_message(message, conversation.size() + 1));
-    has_answer = has_answer ||
-                 (conversation.back().role == tokenizer::ChatRole::assistant && conversation.back().trained);
-  }
+  auto conversation = messages ? parse_messages(*messages) : parse_prompt(json);
+  const bool has_answer = std::ranges::any_of(conversation, [](const tokenizer::Message& message) {
+    return message.role == tokenizer::ChatRole::assistant && message.trained;
+  });
   if (!has_answer) throw_user_error("there is no assistant message to learn from");
   return conversation;
 }

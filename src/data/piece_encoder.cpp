@@ -7,11 +7,12 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/json_lines.hpp"
+#include "llampi/tokenizer/chat.hpp"
 
 namespace llampi::data {
 namespace {
 
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+bool is_blank(std::string_view text) { return tokenizer::strip(text).empty(); }
 
 }  // namespace
 
@@ -68,7 +69,7 @@ void PieceEncoder::add_text(EncodedPiece& out, const Piece& piece) const {
   out.ill_formed = static_cast<std::int64_t>(count_ill_formed(piece.text));
   if (!piece.last) return;
   add_ids(out, end_);
-  out.ends.push_back(out.ids.size());
+  out.documents.push_back({out.ids.size()});
 }
 
 void PieceEncoder::leave_out(EncodedPiece& out, const std::string& place) const {
@@ -106,6 +107,7 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
       throw_user_error("{}: {}; fix the line, or skip bad lines with --on-error skip", place, error.what());
     }
     out.defects.push_back(fmt::format("{}: {}", place, error.what()));
+    out.documents.push_back({out.ids.size(), false});
     return;
   }
   if (document.ids.empty()) return leave_out(out, place);
@@ -118,12 +120,13 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
     }
     if (options_.too_long == TooLong::drop) {
       ++out.dropped;
+      out.documents.push_back({out.ids.size(), false});
       return;
     }
   }
   add_ids(out, document.ids);
   out.mask.insert(out.mask.end(), document.mask.begin(), document.mask.end());
-  out.ends.push_back(out.ids.size());
+  out.documents.push_back({out.ids.size()});
   out.text_bytes += text_bytes;
 }
 

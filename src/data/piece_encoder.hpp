@@ -14,11 +14,14 @@
 namespace llampi::data {
 
 struct EncodedPiece {
+  struct Document {
+    std::size_t end;   ///< in ids
+    bool kept = true;  ///< otherwise it has no ids, only its number in the inputs
+  };
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> mask;  ///< of conversations
-  std::vector<std::size_t>
-      ends;                     ///< in ids, of the documents; what follows the last goes on in the next piece
-  std::int64_t text_bytes = 0;  ///< of the documents
+  std::vector<std::uint8_t> mask;    ///< of conversations
+  std::vector<Document> documents;   ///< what follows the last goes on in the next piece
+  std::int64_t text_bytes = 0;       ///< of the documents
   std::int64_t input_bytes = 0;      ///< of the piece
   std::int64_t dropped = 0;          ///< conversations that were too long
   std::vector<std::string> defects;  ///< "file:line: what is wrong", of lines that were skipped

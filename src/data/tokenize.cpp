@@ -115,11 +115,11 @@ class Collector {
 
   void add(const EncodedPiece& piece) {
     std::size_t begin = 0;
-    for (const auto end : piece.ends) {
-      append(piece, begin, end);
-      output_of_document().end_document();
-      ++documents_;
-      begin = end;
+    for (const auto& document : piece.documents) {
+      append(piece, begin, document.end);
+      if (document.kept) output_of_document().end_document();
+      ++number_;
+      begin = document.end;
     }
     append(piece, begin, piece.ids.size());
     count_left_out(piece);
@@ -185,11 +185,11 @@ class Collector {
                                      : "each was replaced by U+FFFD; convert the files with iconv");
   }
 
-  /// By the number of the document, not by the thread or the file that it comes from.
+  /// By the number of the document in the inputs, not by the thread or the file that it comes from.
   DocumentOutput& output_of_document() {
     if (!held_out_) return output_;
     const auto drawn =
-        std::ldexp(static_cast<double>(draws_.bits(static_cast<std::uint64_t>(documents_)) >> 11), -53);
+        std::ldexp(static_cast<double>(draws_.bits(static_cast<std::uint64_t>(number_)) >> 11), -53);
     return drawn < options_.held_out ? *held_out_ : output_;
   }
 
@@ -203,7 +203,8 @@ class Collector {
   void refuse_empty_outputs() const {
     const auto& first = options_.inputs.front().string();
     if (statistics_.input_bytes == 0) throw_user_error("all inputs are empty (the first is {})", first);
-    if (documents_ == 0) {
+    const auto documents = output_.documents() + (held_out_ ? held_out_->documents() : 0);
+    if (documents == 0) {
       throw_user_error(
           "no document is left of the inputs (the first is {}). Files or lines without text: {}, lines that could not be "
           "used: {}, conversations that were too long: {}",
@@ -213,8 +214,8 @@ class Collector {
     const bool lacks_training = output_.documents() == 0;
     throw_user_error("the {} part is empty: {} of {}; use a {} --held-out, another --seed or more documents",
                      lacks_training ? "training" : "held-out",
-                     lacks_training ? 1 - options_.held_out : options_.held_out,
-                     count(documents_, "document"), lacks_training ? "smaller" : "larger");
+                     lacks_training ? 1 - options_.held_out : options_.held_out, count(documents, "document"),
+                     lacks_training ? "smaller" : "larger");
   }
 
   const tokenizer::Tokenizer& tokenizer_;
@@ -223,7 +224,7 @@ class Collector {
   const RandomStream draws_;
   DocumentOutput output_;
   std::optional<DocumentOutput> held_out_;
-  std::int64_t documents_ = 0;  // complete, of both outputs
+  std::int64_t number_ = 0;  // of the document under way; those that are not kept count, blank ones do not
   TokenizeStatistics statistics_;
   std::string first_empty_, first_ill_formed_, last_ill_formed_;
 };

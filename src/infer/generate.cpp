@@ -23,17 +23,15 @@ tokenizer::Conversation conversation(const GenerateOptions& options) {
   return result;
 }
 
-/// Adds tokens given by name or id, separated by spaces.
+/// Adds tokens given by name or id, separated by spaces. A number is an id, though most vocabularies have digits.
 void add_tokens(const std::string& names, const tokenizer::Tokenizer& tokenizer,
                 std::vector<std::int32_t>& tokens) {
   std::istringstream words(names);
   for (std::string word; words >> word;) {
-    auto id = tokenizer.find(word);
-    if (!id) {
-      const auto number = parse_number<std::int32_t>(word);
-      if (number && *number >= 0 && *number < tokenizer.vocabulary()) id = number;
-    }
-    if (!id) throw_user_error("--stop has \"{}\", which {} does not have", word, tokenizer.name());
+    auto id = parse_number<std::int32_t>(word);
+    if (!id) id = tokenizer.find(word);
+    if (!id || *id < 0 || *id >= tokenizer.vocabulary())
+      throw_user_error("--stop has \"{}\", which {} does not have", word, tokenizer.name());
     tokens.push_back(*id);
   }
 }

@@ -45,6 +45,10 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   if (std::ranges::count(starts_, true) == 1) only_start_ = tokens_[0].content[0];
 }
 
+void AddedTokens::mark_special(std::int32_t id) {
+  for (auto& token : tokens_) token.special = token.special || token.id == id;
+}
+
 std::size_t AddedTokens::next_candidate(std::string_view text, std::size_t at) const {
   if (tokens_.empty()) return text.size();
   if (only_start_) {

@@ -32,6 +32,8 @@ class AddedTokens {
   /// Of two with the same content the first counts.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
+  void mark_special(std::int32_t id);
+
   struct Piece {
     std::string_view text;
     const AddedToken* token;  ///< nullptr for what stands between tokens

@@ -203,6 +203,13 @@ std::string text_of(const Known& known, const std::string& date) {
   return {};
 }
 
+/// What the models of a format call one of special_tokens().
+std::string_view usual_name(ChatFormat format, std::string_view token) {
+  const bool is_llama3 = format == ChatFormat::llama3 || format == ChatFormat::llama3_1;
+  if (token == kBos) return is_llama3 ? "<|begin_of_text|>" : "<s>";
+  return token == kEos ? "</s>" : token;
+}
+
 std::string missing_token(const Tokenizer& tokenizer, ChatFormat format) {
   for (const auto name : special_tokens(format)) {
     if (!find_token(tokenizer, format, name)) return std::string(name);
@@ -289,13 +296,17 @@ std::vector<std::string_view> special_tokens(ChatFormat format) {
 }
 
 std::optional<std::int32_t> find_token(const Tokenizer& tokenizer, ChatFormat format, std::string_view name) {
-  const bool is_llama3 = format == ChatFormat::llama3 || format == ChatFormat::llama3_1;
-  if (name == kBos) {
-    const auto bos = tokenizer.bos_token();
-    return bos ? bos : tokenizer.find(is_llama3 ? "<|begin_of_text|>" : "<s>");
-  }
-  if (name == kEos) return tokenizer.end() ? tokenizer.end() : tokenizer.find("</s>");
-  return tokenizer.find(name);
+  if (name == kBos && tokenizer.bos_token()) return tokenizer.bos_token();
+  if (name == kEos && tokenizer.end()) return tokenizer.end();
+  return tokenizer.find(usual_name(format, name));
+}
+
+bool is_chat_token(std::string_view name) {
+  return std::ranges::any_of(kKnown, [&](const Known& known) {
+    return std::ranges::any_of(special_tokens(known.format), [&](std::string_view token) {
+      return usual_name(known.format, token) == name;
+    });
+  });
 }
 
 std::int32_t token_of(const Tokenizer& tokenizer, ChatFormat format, std::string_view name) {

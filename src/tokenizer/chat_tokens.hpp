@@ -23,7 +23,10 @@ std::vector<std::string_view> special_tokens(ChatFormat format);
 /// have.
 std::optional<std::int32_t> find_token(const Tokenizer& tokenizer, ChatFormat format, std::string_view name);
 
-/// The same, of a tokenizer that has it.
+/// Whether a chat template writes a token of this name.
+bool is_chat_token(std::string_view name);
+
+/// The same as find_token(), of a tokenizer that has it.
 std::int32_t token_of(const Tokenizer& tokenizer, ChatFormat format, std::string_view name);
 
 /// Outline of a text that models were published with, and the name of the template that it is.

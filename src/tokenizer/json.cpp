@@ -134,6 +134,12 @@ std::optional<std::int32_t> JsonTokenizer::find(std::string_view token) const {
   return found->second;
 }
 
+void JsonTokenizer::mark_special(std::int32_t id) {
+  bpe_.mark_special(id);
+  added_.mark_special(id);
+  added_normalized_.mark_special(id);
+}
+
 bool JsonTokenizer::is_special(std::int32_t id) const {
   return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
 }

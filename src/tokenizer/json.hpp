@@ -17,6 +17,7 @@ namespace llampi::tokenizer {
 
 struct TokenizerParts {
   std::vector<std::string> names;  ///< by id; empty where no token has this id
+  std::size_t entries = 0;         ///< of the model's vocabulary, "" counted
   BpeModel model;
   std::vector<AddedToken> added;
   std::vector<Normalizer> normalizers;
@@ -51,7 +52,7 @@ class JsonTokenizer : public FileTokenizer {
   bool is_special(std::int32_t id) const override;
 
  protected:
-  void mark_special(std::int32_t id) override { bpe_.mark_special(id); }
+  void mark_special(std::int32_t id) override;
 
  private:
   struct Workspace {

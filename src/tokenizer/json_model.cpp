@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "llampi/core/error.hpp"
+#include "tokenizer/chat_tokens.hpp"
 #include "tokenizer/fields.hpp"
 #include "tokenizer/json.hpp"
 
@@ -18,7 +19,8 @@ constexpr std::size_t kMaxUnused = 1 << 16;
 void read_names(const json& entries, const std::string& where, TokenizerParts& parts) {
   if (entries.empty()) throw_user_error("{}: the vocabulary is empty", where);
   auto& names = parts.names;
-  names.resize(entries.size());
+  parts.entries = entries.size();
+  names.resize(parts.entries);
   std::vector<bool> taken(entries.size());
   for (const auto& [name, value] : entries.items()) {
     const bool valid = value.is_number_unsigned() && value.get<std::uint64_t>() < entries.size() + kMaxUnused;
@@ -155,7 +157,7 @@ AddedToken read_added_token(const json& value, const std::string& where) {
   AddedToken token;
   token.id = static_cast<std::int32_t>(fields.count("id"));
   token.content = fields.text("content");
-  token.special = fields.flag("special");
+  token.special = fields.flag("special") || is_chat_token(token.content);  // no message may write a turn
   token.single_word = fields.flag("single_word");
   token.lstrip = fields.flag("lstrip");
   token.rstrip = fields.flag("rstrip");
@@ -196,7 +198,7 @@ void read_added_tokens(const json& value, const std::string& where, TokenizerPar
     if (!parts.names[id].empty()) ids.emplace(parts.names[id], static_cast<std::int32_t>(id));
   }
   Vocabulary seen;
-  std::size_t next = ids.size();
+  std::size_t next = parts.entries;
   for (const auto& entry : value) {
     AddedToken token = read_added_token(entry, fmt::format("{}[{}]", where, parts.added.size()));
     if (token.content.empty()) throw_user_error("{}: the token of id {} is empty", where, token.id);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "tokenizer/fields.hpp"
 #include "tokenizer/files.hpp"
@@ -65,19 +66,31 @@ std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const
   return value->get<std::int32_t>();
 }
 
-/// Tokens in a file of their own, which older programs wrote, must be the tokenizer's own, or texts would be
-/// read otherwise than the model was trained.
-void check_added_tokens(const FileTokenizer& tokenizer, const std::optional<File>& file) {
-  if (!file) return;
-  const json object = parse_object(file->text, file->source);
-  for (const auto& [name, id] : object.items()) {
-    const auto own = tokenizer.find(name);
-    if (!own || id != *own) {
-      throw_user_error(
-          "{}: {} is not in the tokenizer's own file with this id; save the tokenizer as tokenizer.json, "
-          "which holds all its tokens",
-          file->source, in_quotes(name));
-    }
+/// Tokens of other files must be the tokenizer's own, or texts would be read otherwise than the model was trained.
+void check_added_token(const FileTokenizer& tokenizer, const std::string& name, const json& id,
+                       const std::string& source) {
+  const auto own = tokenizer.find(name);
+  if (own && id == *own) return;
+  throw_user_error(
+      "{}: {} is not in the tokenizer's own file with this id; save the tokenizer as tokenizer.json "
+      "(save_pretrained() in transformers), which then holds all its tokens",
+      source, in_quotes(name));
+}
+
+/// added_tokens.json, which older programs wrote: ids by name.
+void check_added_tokens(const FileTokenizer& tokenizer, const File& file) {
+  const json object = parse_object(file.text, file.source);
+  for (const auto& [name, id] : object.items()) check_added_token(tokenizer, name, id, file.source);
+}
+
+/// "added_tokens_decoder" of tokenizer_config.json: {"content": NAME, ...} by id.
+void check_added_tokens_decoder(const FileTokenizer& tokenizer, const json& tokens,
+                                const std::string& source) {
+  const auto where = source + ": added_tokens_decoder";
+  for (const auto& [id, token] : tokens.items()) {
+    const auto number = parse_number<std::int32_t>(id);
+    if (!number) throw_user_error("{}: {} is not an id", where, in_quotes(id));
+    check_added_token(tokenizer, Fields(token, where).text("content"), *number, where);
   }
 }
 
@@ -128,12 +141,14 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 }
 
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
-  check_added_tokens(tokenizer, files.added_tokens);
+  if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
   bool begins_by_default = tokenizer.begins_by_default();
   std::optional<bool> begins;
   if (files.tokenizer_config) {
     const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
     Fields fields(object, files.tokenizer_config->source);
+    if (fields.find("added_tokens_decoder"))
+      check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
     if (fields.find("add_bos_token")) begins = fields.flag("add_bos_token");
     // This class of Hugging Face's has add_bos_token = true where nothing else is said.
     if (fields.text("tokenizer_class", "").starts_with("LlamaTokenizer")) begins_by_default = true;

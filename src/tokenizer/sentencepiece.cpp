@@ -11,6 +11,7 @@
 #include "llampi/tokenizer/utf8.hpp"
 #include "tokenizer/added.hpp"
 #include "tokenizer/bpe.hpp"
+#include "tokenizer/chat_tokens.hpp"
 #include "tokenizer/fields.hpp"
 #include "tokenizer/files.hpp"
 #include "tokenizer/sentencepiece_file.hpp"
@@ -251,10 +252,12 @@ class SentencePieceTokenizer : public FileTokenizer {
   void make_added() {
     std::vector<AddedToken> symbols, user_defined;
     for (std::int32_t id = 0; id < vocabulary(); ++id) {
-      const AddedToken token{.id = id, .content = piece(id).text, .special = is_special(id)};
+      AddedToken token{.id = id, .content = piece(id).text, .special = is_special(id)};
       if (!is_well_formed(token.content)) continue;  // stands in no text
       if (token.special) symbols.push_back(token);
-      if (piece(id).kind == Kind::user_defined) user_defined.push_back(token);
+      if (piece(id).kind != Kind::user_defined) continue;
+      token.special = token.special || is_chat_token(token.content);
+      user_defined.push_back(token);
     }
     symbols_ = AddedTokens(std::move(symbols));
     user_defined_ = AddedTokens(std::move(user_defined));

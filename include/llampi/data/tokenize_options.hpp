@@ -52,7 +52,8 @@ struct TokenizeOptions {
   std::int64_t seq_len = 0;
   TooLong too_long = TooLong::cut;
 
-  /// Part of the documents, drawn by (seed, number of the document), that goes to a file of its own.
+  /// Part of the documents, drawn by (seed, number of the document), that goes to a file of its own. Lines that are
+  /// skipped or dropped have a number; blank ones, and files that are skipped, have none.
   double held_out = 0;
   std::filesystem::path held_out_output;
   std::uint64_t seed = 0;

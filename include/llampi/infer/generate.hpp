@@ -22,7 +22,7 @@ struct GenerateOptions {
   bool chat = false;        ///< the prompt is what the user says, and the model answers
   std::string system = {};  ///< chat: what the system says before; empty: nothing
   /// Names or ids of tokens, separated by spaces, that end the text besides the tokenizer's own and the
-  /// template's.
+  /// template's. A number is an id.
   std::string stop = {};
   std::int64_t max_tokens = 128;
   double temperature = 1.0;  ///< 0: the most likely token

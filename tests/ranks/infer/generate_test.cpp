@@ -238,8 +238,19 @@ TEST_F(Generate, EndsAtTokensThatAreNamed) {
   const auto made = run(options);
   EXPECT_EQ(made.completion, "om");
   EXPECT_TRUE(made.stopped);
+  options.stop = std::to_string(kVocabulary);
+  EXPECT_THAT(refused(options), HasSubstr("--stop has \"36\", which tokenizer.json"));
   options.stop = "<|nothing|>";
   EXPECT_THAT(refused(options), HasSubstr("--stop has \"<|nothing|>\", which tokenizer.json"));
+}
+
+TEST_F(Generate, TakesNumbersForIdsWhereTokensHaveTheirNames) {
+  auto options = greedy("yes\n");  // continues with " 42"
+  options.max_tokens = 3;
+  options.stop = "4";  // the id of "1"
+  EXPECT_EQ(run(options).completion, " 42");
+  options.stop = std::to_string(id_of("4"));
+  EXPECT_EQ(run(options).completion, " ");
 }
 
 TEST_F(Generate, EndsAtEveryTokenThatTheFilesName) {

@@ -92,12 +92,24 @@ TEST(ConversationLine, GivesTheMessages) {
     const auto line = fmt::format(R"({{"system": {}, "prompt": "p", "completion": "c"}})", none);
     EXPECT_EQ(data::parse_conversation(line).size(), 2U) << line;
   }
-  const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
+  const auto whole = data::parse_conversation(
+      R"({"prompt": "p", "completion": "c", "weight": 1, "reasoning_content": "t"})");
+  EXPECT_TRUE(whole[1].trained);
+  EXPECT_EQ(whole[1].reasoning, "t");
+  EXPECT_FALSE(whole[0].reasoning);
+  const auto pair = data::parse_conversation(
+      R"({"messages": null, "prompt": "p", "completion": "c", "weight": null, "reasoning_content": null})");
   ASSERT_EQ(pair.size(), 2U);
   EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);
   EXPECT_EQ(pair[0].content, "p");
   EXPECT_EQ(pair[1].role, tokenizer::ChatRole::assistant);
   EXPECT_EQ(pair[1].content, "c");
+  EXPECT_FALSE(pair[1].reasoning);
+  EXPECT_EQ(
+      data::parse_conversation(
+          R"({"messages": [{"role": "assistant", "content": "b"}], "prompt": null, "completion": null})")
+          .size(),
+      1U);
 }
 
 TEST(ConversationLine, SaysWhatIsWrong) {
@@ -110,6 +122,8 @@ TEST(ConversationLine, SaysWhatIsWrong) {
       message(R"({"id": 7, "conversations": []})"),
       R"(neither "messages" nor "prompt" and "completion" are there; the keys are "conversations", "id")");
   EXPECT_THAT(message(R"({"text": "a"})"), HasSubstr(R"(are there; the only key is "text")"));
+  EXPECT_THAT(message(R"({"messages": null, "prompt": null, "completion": null})"),
+              HasSubstr(R"(neither "messages" nor "prompt")"));
   EXPECT_THAT(messages(R"([{"from": "human", "value": "a"}])"),
               HasSubstr(R"(message 1: "role" is missing; the keys are "from", "value")"));
   EXPECT_THAT(message(R"({"prompt": "a"})"), HasSubstr("\"completion\" is missing"));
@@ -117,6 +131,13 @@ TEST(ConversationLine, SaysWhatIsWrong) {
   EXPECT_THAT(message(R"({"prompt": "a", "completion": [1]})"), HasSubstr("\"completion\" is of type array"));
   EXPECT_THAT(message(R"({"prompt": "a", "completion": ""})"),
               HasSubstr("\"completion\" is empty or only white space"));
+  EXPECT_THAT(message(R"({"prompt": null, "completion": "c"})"), HasSubstr("\"prompt\" is of type null"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": "c", "weight": 2})"),
+              HasSubstr("\"weight\" must be 0 or 1"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": "c", "weight": 0})"),
+              HasSubstr("no assistant message to learn"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": "c", "reasoning_content": 7})"),
+              HasSubstr("\"reasoning_content\" is of type number"));
   EXPECT_THAT(messages("[]"), HasSubstr("list that is not empty"));
   EXPECT_THAT(messages("{}"), HasSubstr("list that is not empty"));
   EXPECT_THAT(messages("[1]"), HasSubstr("message 1 is not an object"));
@@ -129,6 +150,8 @@ TEST(ConversationLine, SaysWhatIsWrong) {
               HasSubstr("message 2: \"content\" is missing"));
   EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "\t"}])"),
               HasSubstr("message 2: \"content\" is empty"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "\u00a0\u3000\u2028"}])"),
+              HasSubstr("message 2: \"content\" is empty or only white space"));
   EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "a", "weight": 0.5}])"),
               HasSubstr("message 2: \"weight\" must be 0 or 1"));
   EXPECT_THAT(messages(R"([{"role": "user", "content": "a"}])"), HasSubstr("no assistant message to learn"));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations to rows, and what a training run reads of them.
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "llampi/data/json_lines.hpp"
 #include "llampi/data/loader.hpp"
@@ -238,6 +240,50 @@ TEST_F(TokenizeChat, KeepsTheTemplateInTheFile) {
   given.output = folder_ / "text.h5";
   data::tokenize(tokenizer_, given);
   EXPECT_EQ(data::TokenFile(folder_ / "text.h5").notes().chat_template, "");
+}
+
+/// The conversations of a token file, by their ids.
+std::set<std::vector<std::int32_t>> conversations(const std::filesystem::path& path, std::int32_t padding) {
+  const Contents contents(path);
+  std::set<std::vector<std::int32_t>> all;
+  for (std::size_t i = 0; i + 1 < contents.starts.size(); ++i) {
+    std::vector<std::int32_t> ids(contents.ids.begin() + contents.starts[i],
+                                  contents.ids.begin() + contents.starts[i + 1]);
+    if (ids.front() != padding) all.insert(std::move(ids));
+  }
+  return all;
+}
+
+TEST_F(TokenizeChat, HoldsOutTheSameWhateverIsLeftOut) {
+  write_text(folder_ / "chat.jsonl", lines(1000));
+  auto given = options();
+  given.held_out = 0.2;
+  given.held_out_output = folder_ / "eval.h5";
+  const auto parts = [&] {
+    return std::pair{conversations(given.output, *tokenizer_.end()),
+                     conversations(given.held_out_output, *tokenizer_.end())};
+  };
+  data::tokenize(tokenizer_, given);
+  auto wanted = parts();
+  const auto is_long = [](const auto& ids) { return std::ssize(ids) > kRow; };
+  const auto dropped = std::erase_if(wanted.first, is_long) + std::erase_if(wanted.second, is_long);
+  ASSERT_GT(dropped, 3U);
+
+  given.too_long = data::TooLong::drop;
+  EXPECT_EQ(data::tokenize(tokenizer_, given).dropped, static_cast<std::int64_t>(dropped));
+  EXPECT_EQ(parts(), wanted);
+
+  // A line that cannot be used in the place of one that was held out, and blank ones, which have no number.
+  const auto text = lines(1000);
+  auto end = text.find('\n');
+  std::string others = "\n{}\n \n" + text.substr(end + 1);
+  const auto first = encoded(text.substr(0, end + 1))[0].ids;
+  wanted.first.erase(first);
+  wanted.second.erase(first);
+  write_text(folder_ / "chat.jsonl", others);
+  given.on_error = data::OnError::skip;
+  EXPECT_EQ(data::tokenize(tokenizer_, given).skipped, 1);
+  EXPECT_EQ(parts(), wanted);
 }
 
 TEST_F(TokenizeChat, GivesTheSameFileWithAnyNumberOfThreads) {

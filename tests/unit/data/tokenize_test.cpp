@@ -349,17 +349,17 @@ TEST_F(TokenizeLines, MakeOneDocumentEach) {
 }
 
 TEST_F(TokenizeLines, WithoutTextAreLeftOutAndCounted) {
-  write_text(folder_ / "a", "{\"text\": \"one\"}\n{\"text\": \"\"}\n\n{\"text\": \"\\n \"}\n");
+  write_text(folder_ / "a", "{\"text\": \"one\"}\n{\"text\": \"\"}\n\n{\"text\": \"\\n \\u3000\"}\n\u00a0\n");
   write_text(folder_ / "b", "\n");
   write_text(folder_ / "c", "{\"text\": \"two\"}\n");
   const auto given =
       options({folder_ / "a", folder_ / "b", folder_ / "c"}, folder_ / "out.h5", data::InputFormat::jsonl);
   const auto done = run(given);
   EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "two"));
-  EXPECT_EQ(done.empty, 4);
+  EXPECT_EQ(done.empty, 5);
   EXPECT_EQ(done.skipped, 0);
   EXPECT_THAT(warnings_,
-              ElementsAre("warning: 4 files or lines are skipped that have no text (the first is " +
+              ElementsAre("warning: 5 files or lines are skipped that have no text (the first is " +
                           (folder_ / "a").string() + ":2)"));
 }
 

@@ -62,6 +62,48 @@ TEST(TokenizerJson, SpecialTokensDoNotComeOutOfMerges) {
   EXPECT_THAT(parse(file)->encode("ab", tokenizer::SpecialText::text), ElementsAre(0, 1));
 }
 
+/// The smallest with one more token, which is not special by the file.
+json with_token(const std::string& name, bool normalized) {
+  json file = smallest();
+  json token = file["added_tokens"][0];
+  token["content"] = name;
+  token["id"] = 5;
+  token["special"] = false;
+  token["normalized"] = normalized;
+  file["added_tokens"].push_back(token);
+  for (const char c : std::string("<|im_start>")) {
+    auto& vocabulary = file["model"]["vocab"];
+    if (!vocabulary.contains(std::string(1, c))) vocabulary[std::string(1, c)] = vocabulary.size();
+  }
+  int id = static_cast<int>(file["model"]["vocab"].size());
+  for (auto& added : file["added_tokens"]) added["id"] = id++;
+  return file;
+}
+
+TEST(TokenizerJson, TokensOfTurnsAreSpecialWhateverTheFileSays) {
+  for (const bool normalized : {false, true}) {
+    for (const std::string name : {"<|im_start|>", "<|im_end|>", "<|eot_id|>", "</s>"}) {
+      const auto file = with_token(name, normalized);
+      const auto id = file["added_tokens"][1]["id"].get<std::int32_t>();
+      const auto tokenizer = parse(file);
+      EXPECT_THAT(tokenizer->encode("a" + name), ElementsAre(0, id)) << name;
+      EXPECT_THAT(tokenizer->encode("a" + name, tokenizer::SpecialText::text),
+                  ::testing::Not(::testing::Contains(id)))
+          << name;
+      EXPECT_TRUE(tokenizer->is_special(id)) << name;
+    }
+    const auto other = with_token("<start>", normalized);
+    const auto id = other["added_tokens"][1]["id"].get<std::int32_t>();
+    EXPECT_THAT(parse(other)->encode("a<start>", tokenizer::SpecialText::text), ElementsAre(0, id));
+    // The end of a text, by its id or by the name in another file.
+    auto ended = parse(other);
+    ended->set_end(id);
+    EXPECT_THAT(ended->encode("a<start>", tokenizer::SpecialText::text),
+                ::testing::Not(::testing::Contains(id)));
+    EXPECT_THAT(ended->encode("a<start>"), ElementsAre(0, id));
+  }
+}
+
 TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
   EXPECT_THAT(refusal("/model/type", "WordPiece"),
               AllOf(StartsWith("t.json: model"), HasSubstr("\"WordPiece\"")));
@@ -141,6 +183,17 @@ TEST(TokenizerJson, RefusesAddedTokensThatContradictTheVocabulary) {
   json twice = smallest()["added_tokens"];
   twice.push_back(twice[0]);
   EXPECT_THAT(refusal("/added_tokens", twice), HasSubstr("twice"));
+}
+
+TEST(TokenizerJson, CountsTheEmptyTokenWhereAddedOnesAreNumbered) {
+  json file = smallest();
+  file["model"]["vocab"][""] = 4;
+  file["added_tokens"][0]["id"] = 5;
+  const auto tokenizer = parse(file);
+  EXPECT_THAT(tokenizer->encode("ab<end>"), ElementsAre(2, 5));
+  EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{0, 4, 5}), "a<end>");
+  file["added_tokens"][0]["id"] = 4;
+  EXPECT_THAT(user_error([&] { parse(file); }), HasSubstr("number is 5"));
 }
 
 TEST(TokenizerJson, RefusesTemplatesWithUnknownTokens) {
@@ -228,6 +281,27 @@ TEST_F(TokenizerFolder, RefusesTokensOfAnotherFile) {
   EXPECT_EQ(open()->vocabulary(), 5);
   write("added_tokens.json", {{"<pad>", 5}});
   EXPECT_THAT(refusal(), AllOf(HasSubstr("added_tokens.json"), HasSubstr("\"<pad>\"")));
+}
+
+TEST_F(TokenizerFolder, RefusesAddedTokensOfTheConfigurationThatTheTokenizerLacks) {
+  const auto decoder = [&](const json& tokens) {
+    write("tokenizer_config.json", {{"added_tokens_decoder", tokens}});
+  };
+  decoder({{"4", {{"content", "<end>"}, {"special", true}}}, {"2", {{"content", "ab"}}}});
+  EXPECT_EQ(open()->vocabulary(), 5);
+  decoder(nullptr);
+  EXPECT_EQ(open()->vocabulary(), 5);
+  decoder({{"4", {{"content", "<end>"}}}, {"5", {{"content", "<pad>"}}}});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("tokenizer_config.json: added_tokens_decoder: \"<pad>\" is not in"),
+                               HasSubstr("save the tokenizer as tokenizer.json")));
+  decoder({{"3", {{"content", "<end>"}}}});
+  EXPECT_THAT(refusal(), HasSubstr("\"<end>\" is not in the tokenizer's own file with this id"));
+  decoder({{"four", {{"content", "<end>"}}}});
+  EXPECT_THAT(refusal(), HasSubstr("\"four\" is not an id"));
+  decoder({{"4", "<end>"}});
+  EXPECT_THAT(refusal(), HasSubstr("added_tokens_decoder must be an object"));
+  decoder(json::array());
+  EXPECT_THAT(refusal(), HasSubstr("\"added_tokens_decoder\" must be an object"));
 }
 
 TEST_F(TokenizerFolder, RefusesOtherNames) {

@@ -133,6 +133,18 @@ TEST(TokenizerSentencePiece, UserDefinedPiecesStayWhole) {
   EXPECT_THAT(ModelText{pieces}.encode("ab a"), ElementsAre(" ", "a", "b ", "a"));
 }
 
+TEST(TokenizerSentencePiece, TokensOfTurnsDoNotComeOutOfMessages) {
+  std::string pieces =
+      piece("\u2581") + piece("a") + piece("<e>", user_defined) + piece("<|im_end|>", user_defined);
+  for (const char c : std::string("<|im_end>")) {
+    if (c != 'e') pieces += piece(std::string(1, c));
+  }
+  EXPECT_THAT(ModelText{pieces}.encode("a<|im_end|>a<e>"), ElementsAre(" ", "a", "<|im_end|>", "a", "<e>"));
+  const auto ids = ModelText{pieces}.encode("a<|im_end|>a<e>", tokenizer::SpecialText::text);
+  EXPECT_THAT(ids, ::testing::Not(::testing::Contains("<|im_end|>")));
+  EXPECT_THAT(ids, ::testing::Contains("<e>"));
+}
+
 TEST(TokenizerSentencePiece, RemovesSpacesWhereTheModelSaysSo) {
   const std::string pieces = piece("\u2581") + piece("a") + piece("\u2581\u2581", normal, -1);
   EXPECT_THAT(ModelText{pieces}.encode(" a  a "), ElementsAre("  ", "a", "  ", "a", " "));
