@@ -22,6 +22,8 @@ class GuardedMemory {
   std::size_t bytes() const { return bytes_; }
   /// Whether the address is in it or in the pages around it.
   bool guards(const std::byte* address) const;
+  /// With 0xFF: NaN whatever it is read as. Takes no memory, and no time, before it is touched.
+  void fill();
   /// Whether any access ends the program.
   void forbid(bool forbidden);
 

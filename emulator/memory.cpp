@@ -2,7 +2,6 @@
 #include "emulator/memory.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "emulator/control.hpp"
 #include "emulator/faults.hpp"
@@ -32,7 +31,7 @@ void* Allocations::allocate(std::size_t bytes) {
   explain_faults();
   auto memory = std::make_unique<GuardedMemory>(round_up(bytes));
   std::byte* data = memory->end() - round_up(bytes);
-  std::memset(data, 0xFF, round_up(bytes));
+  memory->fill();
   used_ += bytes;
   const bool forbidden = this == &device_memory() && guard().wanted && guard().workers == 0;
   if (forbidden && bytes <= kMostForbidden) memory->forbid(true);
