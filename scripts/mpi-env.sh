@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=bash
+# shellcheck shell=sh
 # Sourced: lets Open MPI run on any workstation or container, oversubscribed or as root. What is already
 # set stays. Jobs on a cluster do not use this file; their settings belong to jobscripts/sites/.
 
 set_default() {
-    if [[ -z ${!1+set} ]]; then export "$1=$2"; fi
+    if eval "[ -z \"\${$1+set}\" ]"; then export "$1=$2"; fi
 }
 
-if [[ $(id -u) == 0 ]]; then
+if [ "$(id -u)" = 0 ]; then
     set_default OMPI_ALLOW_RUN_AS_ROOT 1
     set_default OMPI_ALLOW_RUN_AS_ROOT_CONFIRM 1
 fi

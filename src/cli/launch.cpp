@@ -59,10 +59,11 @@ bool works_alone(const std::string& command, const std::function<std::string(con
     if (started == 0) continue;
     const int rank = number(variable(launcher.rank));
     if (started > 1 && rank == 0) {
-      print_error(
-          fmt::format("warning: {} uses one process: rank 0 of {} does the work, the other ranks do "
-                      "nothing; in scripts where each rank works on a part of its own, unset {}",
-                      command, started, launcher.size));
+      console_log(true, stderr)
+          .warning(
+              "{} uses one process: rank 0 of {} does the work, the other ranks do nothing; in scripts where each "
+              "rank works on a part of its own, unset {}",
+              command, started, launcher.size);
     }
     return rank == 0;
   }

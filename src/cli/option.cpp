@@ -80,7 +80,8 @@ Number parse_numeric(const Option& option, const Setting& setting) {
   if (error == std::errc::result_out_of_range) refuse(setting, "is too large or too small a number");
   if (!read) refuse(setting, kWhole ? "is not a whole number" : "is not a number");
   if (!includes(option.values.range, static_cast<double>(number))) {
-    refuse(setting, "is out of range; it must be " + describe(option.values.range));
+    refuse(setting,
+           "is out of range; it must be " + describe(option.values.range) + option.values.range.advice);
   }
   return number;
 }

@@ -20,6 +20,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();
   bool includes_low = true;
   bool includes_high = true;
+  const char* advice = "";  ///< "; checkpoint.keep_every = 1 keeps all": ends the refusal
 };
 
 inline constexpr Range kPositive{.low = 0, .includes_low = false};

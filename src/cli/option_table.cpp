@@ -96,7 +96,8 @@ Table model_options(train::Config& c) {
   return {
       {"model.config",
        &c.model.config,
-       "path of a Hugging Face config.json or of its folder (required)",
+       "path of a Hugging Face config.json or of its folder. Default: model.weights, if that is a folder with a config.json; "
+       "otherwise required",
        {.name = "FILE|FOLDER"}},
       {"model.weights",
        spelled_weights(c.model.weights),
@@ -132,7 +133,7 @@ Table lora_options(train::Config& c) {
       {"lora.weights",
        spelled_weights(c.lora.weights),
        "initial adapters: random (A uniform, B zero), a folder that PEFT or llampi export --adapter wrote, a checkpoint of a "
-       "run with lora.rank, or its run folder. Rank, alpha, scaling and linear maps of the adapters must equal "
+       "run with lora.rank, or its run folder. Rank, alpha, scaling and linear layers of the adapters must equal "
        "lora.rank, lora.alpha, lora.scaling and lora.targets",
        {.name = "random|FOLDER|FILE"}},
   };
@@ -360,7 +361,10 @@ Table other_options(train::Config& c) {
        &c.checkpoint.every,
        "number of steps between checkpoints; 0: only at the end",
        {.range = kAtLeastZero}},
-      {"checkpoint.keep", &c.checkpoint.keep, "number of newest checkpoints to keep", {.range = kAtLeastOne}},
+      {"checkpoint.keep",
+       &c.checkpoint.keep,
+       "number of newest checkpoints to keep; checkpoint.keep_every = 1 keeps all",
+       {.range = {.low = 1, .advice = "; checkpoint.keep_every = 1 keeps all"}}},
       {"checkpoint.keep_every",
        &c.checkpoint.keep_every,
        "keep every checkpoint whose step is a multiple of this number; 0: none",

@@ -17,6 +17,7 @@
 #include "cli/option_table.hpp"
 #include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/train/renamed_values.hpp"
 
 namespace llampi::cli {
@@ -36,16 +37,22 @@ std::string variable_of(const std::string& key) {
   return variable;
 }
 
+/// What modules and package managers set for a program that they provide, such as LLAMPI_ROOT; no key of a section has such a name.
+bool is_of_site(const std::string& variable) {
+  constexpr const char* kNames[] = {"ROOT", "HOME", "DIR",     "BASE",    "PREFIX", "PATH",
+                                    "BIN",  "LIB",  "INCLUDE", "VERSION", "INC"};
+  const std::string name = variable.substr(std::strlen(kPrefix));
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 /// What may be meant by LLAMPI_TRAIN_MICROBATCH, or LLAMPI_LR without the section.
 std::vector<std::string> suggested_variables(const std::string& variable, const std::vector<Option>& table) {
-  const std::string rest = variable.substr(std::strlen(kPrefix));
-  const auto keys = keys_of(table);
-  const auto section = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
-    return boost::istarts_with(rest, key.substr(0, key.find('.')) + "_");
+  std::string word = variable.substr(std::strlen(kPrefix));
+  const auto section = std::ranges::find_if(table, [&](const Option& option) {
+    return boost::istarts_with(word, std::string(section_of(option.key)) + "_");
   });
-  std::string word = rest;
-  if (section != keys.end()) word[section->find('.')] = '.';
-  auto suggested = suggestions(word, keys);
+  if (section != table.end()) word[std::string(section_of(section->key)).size()] = '.';
+  auto suggested = suggestions(word, keys_of(table));
   for (auto& key : suggested) key = variable_of(key);
   return suggested;
 }
@@ -54,10 +61,10 @@ std::vector<Setting> environment_settings(const std::vector<Option>& table) {
   std::map<std::string, std::string> keys;
   for (const auto& option : table) keys[variable_of(option.key)] = option.key;
   const auto key_of = [&](const std::string& variable) -> std::string {
-    if (!variable.starts_with(kPrefix) || variable == kPluginFolder) return {};
+    if (!variable.starts_with(kPrefix) || variable == kPluginFolder || is_of_site(variable)) return {};
     const auto found = keys.find(variable);
     if (found != keys.end()) return found->second;
-    throw_user_error("unknown variable {} in the environment{}", variable,
+    throw_user_error("unknown variable {} in the environment: unset it{}", variable,
                      did_you_mean(suggested_variables(variable, table), "", "llampi train --help"));
   };
   std::vector<Setting> settings;
@@ -178,6 +185,15 @@ void refuse_what_ini_cannot_hold(const Setting& setting) {
   if (is_quote(value.front()) || is_quote(value.back())) refuse("begins or ends with a quotation mark");
 }
 
+/// The folder of the weights, if it has a config.json. A run that has begun goes on without the folder.
+void default_model_config(train::Config& c) {
+  if (!c.model.config.empty() || !c.model.weights) return;
+  std::error_code ignored;
+  const std::filesystem::path weights = *c.model.weights;
+  if (std::filesystem::exists(weights / "config.json", ignored) || !std::filesystem::exists(weights, ignored))
+    c.model.config = *c.model.weights;
+}
+
 /// What concerns more than one key, and what is required; none of it needs a file.
 void check(const train::Config& c, Purpose purpose) {
   if (c.model.config.empty()) {
@@ -225,6 +241,7 @@ train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose pu
     }
     assign(option, setting);
   }
+  default_model_config(config);
   check(config, purpose);
   return config;
 }
@@ -270,6 +287,15 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
     for (const auto& setting : line.settings) on_command_line->insert(setting.key);
   }
   return build(sources, purpose, log);
+}
+
+void choose_global_batch(train::Config& config, int ranks, std::set<std::string>& given, const Log& log) {
+  const std::int64_t micro_batch = config.train.micro_batch.value_or(1), per_pass = ranks * micro_batch;
+  auto& batch = config.train.global_batch;
+  if (batch % per_pass == 0 || !given.insert("train.global_batch").second) return;
+  batch += per_pass - batch % per_pass;
+  log.info("train.global_batch is not given: {} is taken, for {} x train.micro_batch = {}", batch,
+           count(ranks, "rank"), micro_batch);
 }
 
 std::string to_ini(const train::Config& config, const std::set<std::string>* given) {

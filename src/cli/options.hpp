@@ -28,6 +28,10 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
                              const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr,
                              std::set<std::string>* on_command_line = nullptr);
 
+/// For commands that need no batch of a run: if train.global_batch is not in `given`, it becomes a multiple of ranks x
+/// train.micro_batch, is added to `given`, and `log` is told.
+void choose_global_batch(train::Config& config, int ranks, std::set<std::string>& given, const Log& log);
+
 /// Every key, section by section; parse_ini() reads the identical configuration from it.
 /// @param given if not null: all other keys are written as comments
 std::string to_ini(const train::Config& config, const std::set<std::string>* given = nullptr);

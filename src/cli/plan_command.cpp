@@ -334,6 +334,7 @@ int plan_command(const Arguments& arguments) {
       resolve_config(arguments, log, Purpose::plan, options_of(request), &given, &on_command_line);
   check_options(request);
   set_ranks(request.shape);
+  choose_global_batch(config, request.shape.ranks, given, log);
   plan::Machine machine = machine_of(request.machine, config, request.shape);
   request.shape = train::resolved(request.shape, config);
   place_ranks(request.machine, request.shape, machine);

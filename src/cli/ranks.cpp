@@ -47,7 +47,12 @@ int run_on_ranks(const std::function<int(comm::World&)>& body) {
 
 train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log,
                                 const std::vector<Option>& more, Purpose purpose) {
-  const auto resolve = [&] { return to_ini(resolve_config(arguments, log, purpose, more)); };
+  const auto resolve = [&] {
+    std::set<std::string> given;
+    train::Config config = resolve_config(arguments, log, purpose, more, &given);
+    if (purpose == Purpose::plan) choose_global_batch(config, world.size(), given, log);
+    return to_ini(config);
+  };
   return parse_ini(comm::from_rank_0(world, resolve), "the configuration of rank 0", purpose);
 }
 

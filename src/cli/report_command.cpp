@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi report
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -50,6 +53,14 @@ std::vector<Option> options_of(ReportRequest& r) {
   };
 }
 
+/// Otherwise the sentence would be about a temporary file.
+void require_writable_folder(const fs::path& page) {
+  const fs::path folder = page.has_parent_path() ? page.parent_path() : ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  throw_user_error("{} cannot be written: {}; write it elsewhere with --output FILE.html", page.string(),
+                   std::strerror(errno));
+}
+
 fs::path output_of(const ReportRequest& request, const std::vector<std::string>& folders) {
   if (request.output.empty()) {
     if (folders.size() > 1) throw_user_error("report of several runs needs --output FILE.html");
@@ -85,6 +96,7 @@ int report_command(const Arguments& arguments) {
   output.check();
   const std::string text = report::page(runs, unix_seconds());
   io::clear_leftovers(output.path, console_log(true, stderr));
+  require_writable_folder(output.path);
   output.write(text);
   print(fmt::format("{}: {}, {}\n", output.path.string(), count(std::ssize(runs), "run"),
                     format_bytes(static_cast<std::int64_t>(text.size()))));

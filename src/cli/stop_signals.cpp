@@ -56,6 +56,7 @@ void StopSignals::wait_for_signals() {
     if (number < 0) continue;
     if (number == SIGINT && interrupted) end_at_once(number);
     interrupted = interrupted || number == SIGINT;
+    if (number != SIGUSR1) were_to_end_ = true;
     train::request_stop();
     if (number == SIGTERM) health::request_flight_record();
   }

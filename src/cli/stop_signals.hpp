@@ -18,11 +18,13 @@ class StopSignals {
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+  /// Whether one was SIGTERM or SIGINT, after which a launcher may have its own exit status.
+  bool were_to_end() const { return were_to_end_; }
 
  private:
   void wait_for_signals();
 
-  std::atomic<bool> done_{false};
+  std::atomic<bool> done_{false}, were_to_end_{false};
   std::thread thread_;
 };
 

@@ -71,10 +71,17 @@ int train_command(const Arguments& arguments) {
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
     const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
     if (train::train(world, config, texts, log, complain) == train::Outcome::done) return kDone;
-    if (!environment_variable(kOpenMpiRanks).empty())
+    if (environment_variable(kOpenMpiRanks).empty()) return kStopped;
+    if (stop_signals.were_to_end()) {
+      log.info(
+          "the run has stopped, not failed: after Ctrl-C or SIGTERM, mpirun's own exit status may be 1 instead of "
+          "{}; SIGUSR1 keeps {}",
+          kStopped, kStopped);
+    } else {
       log.info(
           "exit status {} means stopped, not failed: ignore what mpirun prints below, or omit it with mpirun -q",
           kStopped);
+    }
     return kStopped;
   });
 }

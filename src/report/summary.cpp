@@ -25,17 +25,27 @@ double last_of(const Steps& steps, const char* key) {
   return values == nullptr || values->empty() ? kNotKnown : values->back();
 }
 
-double recent_median(const Steps& steps, const char* key) {
-  const auto* values = steps.find(key);
-  if (values == nullptr) return kNotKnown;
-  return median(std::span(*values).last(std::min(kRecentSteps, values->size())));
+/// The first of the last steps, all of them of the last job that has some: earlier ones may have had other ranks.
+std::size_t first_recent(const Run& run) {
+  std::int64_t start = 0;
+  for (const auto& event : run.history) {
+    if (event.kind == HistoryEvent::Kind::start && event.step < run.last_step()) start = event.step;
+  }
+  const auto& steps = run.steps.step;
+  const auto of_job = std::ranges::upper_bound(steps, start) - steps.begin();
+  return std::max(static_cast<std::size_t>(of_job), steps.size() - std::min(kRecentSteps, steps.size()));
 }
 
-std::optional<SlowRank> slow_rank_of(const Steps& steps) {
-  const auto* ranks = steps.find("slowest_rank");
-  const auto* seconds = steps.find("slowest_rank_seconds");
+double recent_median(const Run& run, const char* key) {
+  const auto* values = run.steps.find(key);
+  return values == nullptr ? kNotKnown : median(std::span(*values).subspan(first_recent(run)));
+}
+
+std::optional<SlowRank> slow_rank_of(const Run& run) {
+  const auto* ranks = run.steps.find("slowest_rank");
+  const auto* seconds = run.steps.find("slowest_rank_seconds");
   if (ranks == nullptr || seconds == nullptr) return std::nullopt;
-  const std::size_t begin = ranks->size() - std::min(kRecentSteps, ranks->size());
+  const std::size_t begin = first_recent(run);
   std::map<double, std::vector<double>> seconds_of;
   SlowRank slow;
   for (std::size_t i = begin; i < ranks->size(); ++i) {
@@ -49,7 +59,7 @@ std::optional<SlowRank> slow_rank_of(const Steps& steps) {
   slow.rank = static_cast<std::int64_t>(rank);
   slow.steps = std::ssize(its_seconds);
   slow.seconds = median(its_seconds);
-  slow.mean_seconds = recent_median(steps, "mean_rank_seconds");
+  slow.mean_seconds = recent_median(run, "mean_rank_seconds");
   return slow;
 }
 
@@ -108,10 +118,10 @@ Summary summarize(const Run& run, double now) {
   s.lr = last_of(run.steps, "lr");
   s.grad_norm = last_of(run.steps, "grad_norm");
   s.tokens = run.steps.tokens.empty() ? 0 : run.steps.tokens.back();
-  s.tokens_per_second = recent_median(run.steps, "tokens_per_second");
-  s.step_seconds = recent_median(run.steps, "step_seconds");
-  s.mfu = recent_median(run.steps, "mfu");
-  s.slow_rank = slow_rank_of(run.steps);
+  s.tokens_per_second = recent_median(run, "tokens_per_second");
+  s.step_seconds = recent_median(run, "step_seconds");
+  s.mfu = recent_median(run, "mfu");
+  s.slow_rank = slow_rank_of(run);
   const auto* memory = run.steps.find("memory_bytes");
   s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(*memory).high;
   const auto& losses = run.evaluations.loss;

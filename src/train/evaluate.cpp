@@ -97,6 +97,7 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
     }
   });
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
+  note_incomplete_sample(*file, o.seq_len, log);
   const auto session =
       infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log, o.adapter);
   const data::BatchOptions options{.seq_len = o.seq_len,

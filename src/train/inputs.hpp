@@ -46,6 +46,9 @@ void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::st
 void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& config,
                       const std::string& model);
 
+/// Says how many labels an evaluation on the file leaves out: those at its end that do not fill a sample.
+void note_incomplete_sample(const data::TokenFile& file, std::int64_t seq_len, const Log& log);
+
 /// @param model_text the config.json to take instead of model.config; empty: that
 /// @throws UserError
 Inputs open_inputs(const Config& config, int ranks, const std::string& model_text = "");

@@ -106,10 +106,15 @@ void note_placement(OpenRun& run, std::int64_t saved_step) {
 }
 
 std::unique_ptr<Saver> make_saver(OpenRun& run, std::int64_t saved_step) {
+  const auto saved = [&run](const fs::path& file, std::int64_t step, CheckpointContent content,
+                            double seconds) {
+    if (content == CheckpointContent::all) run.continuable_step = step;
+    run.journal.saved(file, step, content, seconds);
+  };
+  run.continuable_step = saved_step;
   return std::make_unique<Saver>(
       Saver::Run{run.world, run.compute.device(), *run.engine, run.config, run.checkpoint_texts(),
-                 run.texts.name_of, run.record, run.log, run.stopping, *run.room, run.side_work,
-                 [&run](const auto&... of_save) { run.journal.saved(of_save...); },
+                 run.texts.name_of, run.record, run.log, run.stopping, *run.room, run.side_work, saved,
                  [&run] { return run.journal.metrics(); }},
       saved_step, run.refused);
 }

@@ -25,6 +25,8 @@ struct OpenRun : RunSetup {
   Stopping stopping{config.run.dir, config.run.max_hours, world.rank()};
   std::shared_ptr<health::SideWork> side_work = std::make_shared<health::SideWork>();
   std::atomic<bool> holds_folder = false;  ///< no other job has run.dir; asked by the watchdog's thread
+  std::atomic<std::int64_t> continuable_step =
+      -1;  ///< of the newest checkpoint that the same command continues from; asked likewise
 
   // By open_run().
   Journal journal{config, log};

@@ -165,8 +165,10 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   }
   if (config.lora.weights) start.adapter = checkpoint::resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
-  with_source("model.weights = ", start.weights,
-              [&] { check_tokenizers(config, inputs, start.weights, log); });
+  with_source("model.weights = ", start.weights, [&] {
+    if (!start.weights.empty()) static_cast<void>(checkpoint::identify(start.weights));  // that it is there
+    check_tokenizers(config, inputs, start.weights, log);
+  });
   return start;
 }
 

@@ -91,6 +91,8 @@ void RunReport::describe(std::int64_t total_steps) {
   }
   describe_device();
   run_.log.info("fsdp: {}", strategy_in_words());
+  if (run_.inputs.eval_file && run_.config.train.eval_every > 0)
+    note_incomplete_sample(*run_.inputs.eval_file, run_.config.data.seq_len, run_.log);
   warn_of_keys_without_effect(run_.config, run_.compute.on_gpu(), run_.engine->mesh(), run_.log);
   if (run_.config.run.verify_replicas_every > 0 && run_.config.fsdp.shard_optimizer_over_replicas)
     run_.log.warning(

@@ -10,20 +10,11 @@ namespace llampi::train {
 
 void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log) {
-  constexpr std::int64_t kSteps = 100;
-  const std::int64_t last = schedule.total_steps, steps = last - first_step + 1;
-  if (steps < 1 || schedule.at(last) > 0) return;
-  if (steps == 1) {
-    log.warning(
-        "the only step to do has learning rate 0, so nothing is trained: set optimizer.min_lr above 0, or do "
-        "more steps");
-  } else if (steps < kSteps) {
-    log.warning(
-        "the last step, {}, has learning rate 0 and trains nothing: set optimizer.min_lr above 0 to use it",
-        last);
-  } else {
-    log.info("the last step has learning rate 0 (optimizer.min_lr)");
-  }
+  // A decay to 0 ends with one such step, which is as asked.
+  if (first_step != schedule.total_steps || schedule.at(first_step) > 0) return;
+  log.warning(
+      "the only step to do has learning rate 0, so nothing is trained: set optimizer.min_lr above 0, or do "
+      "more steps");
 }
 
 void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log& log) {
@@ -53,6 +44,8 @@ void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::
     warn(config.activation.offload == ActivationOffload::residuals, "activation.offload = residuals",
          in_host_memory);
   }
+  warn(!config.data.eval.empty() && config.train.eval_every == 0,
+       fmt::format("data.eval = {}", config.data.eval), "with train.eval_every = 0 nothing is evaluated");
   const bool keeps_units = !fsdp::reshards_after_forward(f.strategy);
   warn(
       keeps_units && f.backward_prefetch != Config().fsdp.backward_prefetch,

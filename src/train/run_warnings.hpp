@@ -11,8 +11,7 @@
 
 namespace llampi::train {
 
-/// Of a last step that trains nothing: a warning where it is more than a hundredth of the steps from
-/// `first_step` on, else a line: that a schedule ends at 0 is usual.
+/// Where `first_step` is the only step to do, and trains nothing.
 void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log);
 

@@ -34,6 +34,7 @@ class Job {
   void finish_what_is_saved();
   void keep_words(const std::exception_ptr& error);
   std::string after_error();
+  std::string how_to_go_on() const;
 
   OpenRun run_;
   std::mutex mutex_;
@@ -55,7 +56,7 @@ Outcome Job::run(const Complain& complain) {
                                 .side_work = run_.side_work,
                                 .complain =
                                     [this, complain](const std::string& summary) {
-                                      if (complain) complain(summary + after_error());
+                                      if (complain) complain(summary + after_error() + how_to_go_on());
                                     }},
         run_.log);
   }
@@ -98,6 +99,12 @@ void Job::keep_words(const std::exception_ptr& error) {
 std::string Job::after_error() {
   const std::lock_guard lock(mutex_);
   return error_.empty() ? "" : "\n  after this error: " + error_;
+}
+
+std::string Job::how_to_go_on() const {
+  const std::int64_t step = run_.continuable_step;
+  if (step < 0 || run_.config.run.resume.mode == ResumeFrom::Mode::never) return "";
+  return fmt::format("\n  the same command continues from the checkpoint of step {}", step);
 }
 
 void Job::abandon() {

@@ -193,10 +193,12 @@ Outcome TrainingLoop::stop() {
   run_.stopping.put_file_aside(run_.log);
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
     run_.log.warning(
-        "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "
-        "for an evaluation that is due and to save; allow more",
+        "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept {}to save; "
+        "allow more",
         run_.config.run.max_hours, run_.config.run.max_hours * 3600, run_.stopping.seconds_since_start(),
-        seconds_to_go_on(1, 0));
+        seconds_to_go_on(1, 0),
+        run_.due(run_.config.train.eval_every, run_.state.step + 1) ? "for an evaluation that is due and "
+                                                                    : "");
   }
   run_.log.info("stopped after step {} {}; run the same command again to continue", run_.state.step,
                 run_.stopping.text());

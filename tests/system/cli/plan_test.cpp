@@ -654,6 +654,16 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
               HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
   EXPECT_THAT(page, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
                                           gib(planned("70b.ini --ranks 64 --per-node 8")))));
+  const std::string shown = run("plan --config input/llama3-8b.ini --ranks 8 --device h100").out;
+  const auto between = [](const std::string& text, const std::string& begin, const std::string& end) {
+    const auto first = text.find(begin);
+    return text.substr(first, text.find(end, first) - first);
+  };
+  EXPECT_THAT(page, HasSubstr(between(shown, "fits: ", "\n") + "\n\n" +
+                              between(shown, "memory per rank", "\n  total")));
+  EXPECT_THAT(page, HasSubstr(shown.substr(shown.find("\n  total"))));
+  const std::string narrow =
+      run("plan --config input/llama3-70b.ini --ranks 64 --per-node 8 --memory 44").err;
   std::string refusal = run("plan --config input/llama3-70b.ini --ranks 8 --device h100").err;
   const auto spaces = [](std::string text) {
     const auto blank = [](char a, char b) { return std::isspace(a) && std::isspace(b); };
@@ -661,17 +671,40 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
     text.erase(std::unique(text.begin(), text.end(), blank), text.end());
     return text;
   };
-  EXPECT_THAT(spaces(page), HasSubstr(spaces(refusal)));
+  EXPECT_THAT(spaces(page), AllOf(HasSubstr(spaces(refusal)), HasSubstr(spaces(narrow))));
 }
 
 TEST_F(Plan, RefusesAGlobalBatchThatRanksCannotDivideAndNamesTheNearest) {
   expect_refused(
       "--ranks 5",
-      "train.global_batch = 24 is not a multiple of 5 ranks x train.micro_batch = 2; use 20 or 30, the nearest "
-      "multiples of 10");
+      "train.global_batch = 24 is not a multiple of 5 ranks x train.micro_batch = 2; use 4 or 6 ranks, "
+      "or train.global_batch = 20 or 30");
+  expect_refused("--ranks 13",
+                 "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; use 12 ranks, or "
+                 "train.global_batch = 26");
+  expect_refused("--ranks 4 --train.micro_batch=100",
+                 "train.global_batch = 24 is less than 4 ranks x train.micro_batch = 100; use "
+                 "train.micro_batch = 6, or train.global_batch = 400");
   expect_refused(
-      "--ranks 13",
-      "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; use 26, or a multiple of it");
+      "--ranks 5 --train.micro_batch=100",
+      "train.global_batch = 24 is less than 5 ranks x train.micro_batch = 100; use 4 or 6 ranks with "
+      "train.micro_batch = 1, or train.global_batch = 500");
+  expect_refused("--ranks 4 --train.micro_batch=5 --fsdp.sum_order=tree",
+                 "train.global_batch = 24 is not a multiple of 4 ranks x train.micro_batch = 5; use "
+                 "train.micro_batch = 3, or train.global_batch = 20 or 40");
+}
+
+TEST_F(Plan, TakesAGlobalBatchThatTheRanksDivideWhereNoneIsGiven) {
+  const std::string keys = "--model.config=model --data.seq_len=16 --json --ranks ";
+  const Ending ending = run("plan --train.micro_batch=2 " + keys + "9");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err,
+            "train.global_batch is not given: 18 is taken, for 9 ranks x train.micro_batch = 2\n");
+  EXPECT_EQ(nlohmann::json::parse(ending.out)["global_batch"], 18);
+  EXPECT_EQ(run("plan " + keys + "4").err, "") << "the default, 8, can be divided";
+  const std::string tuned = " --tune --machine workstation-2-cores --output tuned.ini";
+  EXPECT_EQ(run("plan " + keys + "9" + tuned).status, 0);
+  EXPECT_THAT(read_text(folder_.path() / "tuned.ini"), HasSubstr("\nglobal_batch = 9\n"));
 }
 
 /// Whether every element ends, and nothing stands outside the root.

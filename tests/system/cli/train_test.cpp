@@ -226,9 +226,9 @@ TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
 // Ranks that can no longer do what all must do: the job ends, with the name of the rank.
 class TrainWatched : public Train {
  protected:
-  /// Sends a signal to rank 1 of three in the middle of a run that would take much longer, a second after its first
+  /// Sends a signal to a rank of three, 1 unless said otherwise, in the middle of a run that would take much longer, a second after its first
   /// steps: its first heartbeats, which come every 0.2 seconds, have been heard.
-  Ending end_rank_1(const std::string& signal) const {
+  Ending end_rank(const std::string& signal, int rank = 1) const {
     return shell(folder_.path(),
                  std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM +
                      " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
@@ -237,14 +237,17 @@ class TrainWatched : public Train {
                      " until grep -q '\"step\": 100,' run/metrics.jsonl; do"
                      " kill -0 $job || exit 99; sleep 0.02; done 2>/dev/null; sleep 1;"
                      " for rank in $(cat /proc/$job/task/$job/children); do"
-                     " tr '\\0' '\\n' </proc/$rank/environ | grep -qx OMPI_COMM_WORLD_RANK=1 &&"
-                     " kill -" +
-                     signal + " $rank; done; wait $job");
+                     " tr '\\0' '\\n' </proc/$rank/environ | grep -qx OMPI_COMM_WORLD_RANK=" +
+                     std::to_string(rank) + " && kill -" + signal + " $rank; done; wait $job");
   }
 };
 
 TEST_F(TrainWatched, NamesARankThatIsStopped) {
-  const Ending ending = end_rank_1("STOP");
+  const Ending begun = shell(folder_.path(), LLAMPI_PROGRAM
+                             " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                             " --data.seq_len=16 --train.global_batch=3 --train.steps=1");
+  EXPECT_EQ(begun.status, 0) << begun.err;
+  const Ending ending = end_rank("STOP");
   EXPECT_EQ(ending.status, 1) << ending.err;
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(ending.complaints()[0],
@@ -253,13 +256,14 @@ TEST_F(TrainWatched, NamesARankThatIsStopped) {
               ::testing::ContainsRegex("\n  rank 1 on .+: .*step [0-9]+.*; its process is stopped"));
   EXPECT_THAT(ending.err,
               ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waiting for other ranks in "));
+  EXPECT_THAT(ending.err, HasSubstr("\n  the same command continues from the checkpoint of step 1\n"));
   for (const char* record : {"run/flight/rank-00000.json", "run/flight/rank-00002.json"})
     EXPECT_THAT(read_text(folder_.path() / record), HasSubstr("\"operations\""));
 }
 
 TEST_F(TrainWatched, EndsWhenARankIsKilled) {
   const auto start = std::chrono::steady_clock::now();
-  const Ending ending = end_rank_1("KILL");
+  const Ending ending = end_rank("KILL");
   EXPECT_NE(ending.status, 0) << ending.err;
   EXPECT_LT(std::chrono::steady_clock::now() - start,
             std::chrono::seconds(60));  // it would not end by itself
@@ -269,8 +273,9 @@ TEST_F(TrainWatched, EndsWhenARankIsKilled) {
 
 // What SIGTERM has written is removed when there was time for a clean stop.
 TEST_F(TrainWatched, LeavesNoRecordBehindAfterACleanStop) {
-  const Ending ending = end_rank_1("TERM");
+  const Ending ending = end_rank("TERM", 0);
   EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_THAT(ending.out, HasSubstr("mpirun's own exit status may be 1 instead of 75"));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/flight"));
 }
 

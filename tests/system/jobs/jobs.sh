@@ -25,11 +25,12 @@ prepare() {
     stand_in build/llampi <<'SH'
 if [[ " $* " == *" --print-config "* ]]; then exec "$LLAMPI" "$@"; fi
 if [[ $1 == check && -n ${SIGNAL:-} ]]; then kill -USR1 $PPID; fi # ahead of the walltime, before the run
+read -r status step start content <"$FOLDER/endings"
+sed -i 1d "$FOLDER/endings"
+if [[ $1 == check ]]; then exit "$status"; fi # it writes nothing
 run_dir=runs/default
 for argument in "$@"; do if [[ $argument == --run.dir=* ]]; then run_dir=${argument#*=}; fi; done
 if [[ $run_dir == runs/default ]]; then run_dir=$("$LLAMPI" "$@" --print-config | sed -n '/^\[run\]$/,/^\[/s/^dir = //p'); fi
-read -r status step start content <"$FOLDER/endings"
-sed -i 1d "$FOLDER/endings"
 mkdir -p "$run_dir/checkpoints"
 newest=$(ls "$run_dir/checkpoints" | sed -n 's/^step-0*\([0-9]*\).h5$/\1/p' | sort -n | tail -n 1)
 {

@@ -26,7 +26,7 @@ MISTAKES = [
     ("key", "llampi check --train.steps=4 --device cpu", 2, "did you mean --run.device"),
     ("key", "train extra", 2, "unexpected argument .extra."),
     ("key", "LLAMPI_TRAIN_MICROBATCH=1 llampi train", 2, "did you mean LLAMPI_TRAIN_MICRO_BATCH"),
-    ("key", "LLAMPI_LR=1 llampi train", 2, "did you mean LLAMPI_OPTIMIZER_LR"),
+    ("key", "LLAMPI_LR=1 llampi train", 2, "unset it; did you mean LLAMPI_OPTIMIZER_LR"),
     ("key", "llampi train --config run.ini", 2, "neither \\[section\\] nor key = value"),
     ("key", "llampi train --config key.ini", 2, "key train.step in key.ini, line 2; did you mean train.steps"),
     ("key", "llampi train --config twice.ini", 2, "given twice"),
@@ -125,6 +125,9 @@ MISTAKES = [
     ("model", "train --model.config=m_list --run.dir=r", 2, "m_list", RUN),
     # Weights.
     ("weights", "train --model.weights=none --run.dir=r", 2, "none", RUN),
+    ("weights", "train --model.weights=meta-llama/Llama-3.2-1B --run.dir=r", 2, "model.weights = meta-llama/Llama-3.2-1B: no such.*hf download", RUN),
+    ("weights", "train --model.config=meta-llama/Llama-3.2-1B --run.dir=r", 2, "model.config = meta-llama/Llama-3.2-1B: no such.*hf download", RUN),
+    ("weights", "llampi plan --model.weights=meta-llama/Llama-3.2-1B", 2, "model.weights = meta-llama/Llama-3.2-1B: no such.*hf download"),
     ("weights", "train --model.weights=a_folder --run.dir=r", 2, "a_folder", RUN),
     ("weights", "train --model.weights=hf_bin --run.dir=r", 2, "\\.bin", RUN),
     ("weights", "train --model.weights=hf_torn --run.dir=r", 2, "hf_torn", RUN),
@@ -244,7 +247,7 @@ MISTAKES = [
     # Plans.
     ("plan", "llampi plan", 2, "model.config"),
     ("plan", "llampi plan --model.config=m --ranks 0", 2, "out of range"),
-    ("plan", "llampi plan --model.config=m --ranks 3 --train.global_batch=4", 2, "multiple"),
+    ("plan", "llampi plan --model.config=m --ranks 3 --train.global_batch=4", 2, "multiple.*use 2 or 4 ranks, or train.global_batch = 3 or 6"),
     ("plan", "llampi plan --model.config=m --device tpu", 2, "not known"),
     ("plan", "llampi plan --model.config=m --data.seq_len=16 --memory 0.00001", 2, "fit"),
     ("plan", "llampi plan --model.config=m --data.seq_len=16 --ranks 2 --tflops 1", 2, "--in-node-gb-s"),

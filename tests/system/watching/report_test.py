@@ -2,6 +2,7 @@
 """`llampi report`: one page that stands alone, with the values of the run; what it refuses."""
 import html.parser
 import json
+import os
 import re
 import sys
 
@@ -111,6 +112,15 @@ with runs.Runs(sys.argv[1]) as of_test:
     refused("no/page.html: there is no folder no; create it, or name another file", "report", "one", "--output=no/page.html")
     for path, content in kept.items():
         assert path.read_bytes() == content, f"{path} was changed"
+    # A folder of somebody else's.
+    folder.chmod(0o755)
+    (folder / "one").chmod(0o555)
+    try:
+        error = of_test.call("report", "one", status=2, **({"user": 65534} if os.geteuid() == 0 else {})).stderr
+        assert error == "llampi: one/report.html cannot be written: Permission denied; write it elsewhere with --output FILE.html\n", error
+    except PermissionError:
+        print("not tested: the program is where only root may go")
+    (folder / "one").chmod(0o755)
     of_test.call("report", "one", "--output=mine.html", "--overwrite")
     check_page((folder / "mine.html").read_text(), of_test, ["one"])
 print("one page, with all values")

@@ -13,6 +13,7 @@
 
 #include "cli/option_table.hpp"
 #include "llampi/train/run_text.hpp"
+#include "support/temporary_folder.hpp"
 #include "train/changed_keys.hpp"
 #include "unit/cli/expect_user_error.hpp"
 
@@ -256,7 +257,7 @@ TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
   set_variable("LLAMPI_TRAIN_MICROBATCH", "1");
   expect_user_error(
       [] { resolve_config(with_required({})); },
-      "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
+      "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment: unset it; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
 }
 
 TEST_F(OptionsTest, SuggestionsKnowSectionsAndOtherTrainers) {
@@ -276,8 +277,9 @@ TEST_F(OptionsTest, SuggestionsKnowSectionsAndOtherTrainers) {
   suggests("gradient_checkpointing", "did you mean --activation.checkpointing?");
   suggests("frobnicate", "see --help");
   set_variable("LLAMPI_LR", "1");
-  expect_user_error([] { resolve_config(with_required({})); },
-                    "unknown variable LLAMPI_LR in the environment; did you mean LLAMPI_OPTIMIZER_LR?");
+  expect_user_error(
+      [] { resolve_config(with_required({})); },
+      "unknown variable LLAMPI_LR in the environment: unset it; did you mean LLAMPI_OPTIMIZER_LR?");
 }
 
 TEST_F(OptionsTest, OfTwoOptionsTheLastCounts) {
@@ -308,8 +310,12 @@ TEST_F(OptionsTest, QuotesAroundAValueMeanNothing) {
                     "with a quotation mark");
 }
 
-TEST_F(OptionsTest, EveryVariableWithThePrefixIsAKey) {
-  for (const char* name : {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT", "LLAMPI_SITE"}) {
+TEST_F(OptionsTest, WhatModulesSetIsLeftAloneAndEveryOtherVariableWithThePrefixIsAKey) {
+  for (const char* name : {"LLAMPI_ROOT", "LLAMPI_HOME", "LLAMPI_VERSION", "LLAMPI_PATH"})
+    set_variable(name, "x");
+  EXPECT_EQ(resolve_config(with_required({})).model.config, "m.json");
+  for (const char* name : {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT", "LLAMPI_SITE", "LLAMPI_DATA_DIR",
+                           "LLAMPI_TRAINER_STEPS", "LLAMPI_"}) {
     setenv(name, "x", 1);
     EXPECT_THROW(resolve_config(with_required({})), UserError) << name;
     unsetenv(name);
@@ -324,6 +330,9 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
       "data.seq_len = 0 (command line) is out of range; it must be at least 1 and at most 1000000000");
   expect_user_error([] { resolve_config(with_required({"--optimizer.lr=0"})); },
                     "optimizer.lr = 0 (command line) is out of range; it must be above 0");
+  expect_user_error([] { resolve_config(with_required({"--checkpoint.keep=0"})); },
+                    "checkpoint.keep = 0 (command line) is out of range; it must be at least 1; "
+                    "checkpoint.keep_every = 1 keeps all");
   expect_user_error([] { resolve_config(with_required({"--optimizer.schedule=cosin"})); },
                     "optimizer.schedule = cosin (command line) is not known; use cosine, linear or constant");
   expect_user_error([] { resolve_config(with_required({"more"})); },
@@ -400,6 +409,20 @@ TEST_F(OptionsTest, ConsistencyIsChecked) {
   expect_user_error([] { resolve_config(with_required({"--optimizer.min_lr=1"})); },
                     "optimizer.min_lr = 1 is above optimizer.lr = 0.0003; it must be at most that");
   EXPECT_EQ(resolve_config({"--model.config=m", "--data.train=t", "--train.epochs=1.5"}).train.epochs, 1.5);
+}
+
+TEST_F(OptionsTest, TheFolderOfTheWeightsIsThatOfTheModel) {
+  const TemporaryFolder folder;
+  const std::string weights = folder.path().string();
+  const Arguments arguments = {"--model.weights=" + weights, "--data.train=t", "--train.steps=9"};
+  const auto not_given =
+      "model.config is not given; name a Hugging Face config.json or the folder that holds it";
+  expect_user_error([&] { resolve_config(arguments); }, not_given);  // such as the folder of a run
+  std::ofstream(folder.path() / "config.json") << "{}";
+  EXPECT_EQ(resolve_config(arguments).model.config, weights);
+  EXPECT_EQ(resolve_config(with_required({"--model.weights=" + weights})).model.config, "m.json");
+  std::filesystem::remove_all(folder.path());
+  EXPECT_EQ(resolve_config(arguments).model.config, weights) << "as when the run began";
 }
 
 TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {

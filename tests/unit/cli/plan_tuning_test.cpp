@@ -171,7 +171,7 @@ TEST_F(PlanTuning, SaysWhatIsWrongWithTheConfigurationAsItIs) {
   ASSERT_EQ(found.notes.size(), 1U);
   EXPECT_EQ(found.notes.front(),
             "the configuration as it is cannot be had: train.global_batch = 4 is less than 2 ranks x "
-            "train.micro_batch = 4; use 8, or a multiple of it");
+            "train.micro_batch = 4; use 1 rank, or train.micro_batch = 2, or train.global_batch = 8");
 }
 
 // 3400 plans each time: label `long`.

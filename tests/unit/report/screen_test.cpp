@@ -100,6 +100,13 @@ TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
   }
   EXPECT_THAT(screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
               Contains("slowest in 40 of 50 steps: rank 3, computing 400 ms a step; average rank 250 ms"));
+  // Another number of ranks from step 58 on; a job after that has no step yet.
+  run.history = {{HistoryEvent::Kind::start, 1e9, 0},
+                 {HistoryEvent::Kind::start, 1e9, 57},
+                 {HistoryEvent::Kind::start, 1e9, 60}};
+  run.steps.values["mean_rank_seconds"].back() = 0.5;
+  EXPECT_THAT(screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
+              Contains("slowest in 2 of 3 steps: rank 3, computing 400 ms a step; average rank 250 ms"));
 }
 
 TEST(ScreenLines, FitTheScreen) {

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "support/files.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace llampi::test {
@@ -23,6 +24,18 @@ class Inputs : public ::testing::Test {
 
   const TemporaryFolder folder_;
 };
+
+TEST_F(Inputs, SayWhichOfModelAndTokenizerHasMoreIds) {
+  model::LlamaConfig config;
+  config.vocab_size = 61;
+  train::check_vocabulary(*file(1), config, "m");
+  config.vocab_size = 60;
+  EXPECT_THAT(
+      user_error([&] { train::check_vocabulary(*file(1), config, "m"); }),
+      testing::AllOf(testing::HasSubstr(
+                         "1.h5 was made with a tokenizer of 61 ids, but vocab_size of the model m is 60."),
+                     testing::HasSubstr("an added token that the model has no row for")));
+}
 
 TEST_F(Inputs, PackDocumentsWhereAFileHasSeveralThatDoNotSeeEachOther) {
   const auto packs = [&](int train, int eval, bool mask) {

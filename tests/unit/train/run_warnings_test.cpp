@@ -41,6 +41,13 @@ TEST(RunWarnings, NameEachKeyThatHasNoEffect) {
           "warning: fsdp.all_reduce_stream = true has no effect: shard groups have one rank, so nothing is "
           "reduced inside them meanwhile"));
   config = {};
+  config.data.eval = "held.h5";
+  EXPECT_THAT(warnings(config, false, {{0}}),
+              ElementsAre("warning: data.eval = held.h5 has no effect: with train.eval_every = 0 nothing is "
+                          "evaluated"));
+  config.train.eval_every = 10;
+  EXPECT_THAT(warnings(config, false, {{0}}), IsEmpty());
+  config = {};
   config.run.verify_replicas_every = 5;
   EXPECT_THAT(
       warnings(config, false, {{0, 1}}),
