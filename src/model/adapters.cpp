@@ -9,8 +9,12 @@
 namespace llampi::model {
 
 Adapters::Adapters(std::vector<Adapter> adapters, const LoraConfig& config)
-    : adapters_(std::move(adapters)), config_(config) {
+    : adapters_(std::move(adapters)), config_(config), frozen_(true) {
   for (const Adapter& adapter : adapters_) widest_ = std::max(widest_, adapter.in);
+}
+
+bool Adapters::learns_from(int product) const {
+  return !frozen_ || std::ranges::find(adapters_, product, &Adapter::product) != adapters_.end();
 }
 
 std::vector<int> Adapters::parameters() const {

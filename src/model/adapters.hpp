@@ -2,7 +2,6 @@
 // The low-rank adapters of a layer: what they add to its spec, and the operands of its products.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -24,13 +23,12 @@ struct Adapter {
 /// Their parameters, saved tensors and scratch stand after those of the layer itself.
 class Adapters {
  public:
-  Adapters() = default;
+  Adapters() = default;  ///< of a layer whose own weights are trained
   Adapters(std::vector<Adapter> adapters, const LoraConfig& config);
 
   bool empty() const { return adapters_.empty(); }
-  bool has(int product) const {
-    return std::ranges::any_of(adapters_, [&](const Adapter& a) { return a.product == product; });
-  }
+  /// Whether gradients of weights are made of this product's input: of its own weight, or only of adapters.
+  bool learns_from(int product) const;
   std::vector<int> parameters() const;
   void extend(LayerSpec& spec, BatchShape batch, DType compute) const;
 
@@ -45,6 +43,7 @@ class Adapters {
 
   std::vector<Adapter> adapters_;
   LoraConfig config_;
+  bool frozen_ = false;      ///< the layer's own weights
   std::int64_t widest_ = 0;  ///< of the inputs
 };
 

@@ -32,8 +32,8 @@ class AttentionLayer final : public Layer {
     spec.attention = shape_;
     spec.output = {"attended", tokens, sizes_.hidden, compute};
     spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
-    spec.saved = {kept_or_scratch({"normed", tokens, sizes_.hidden, compute}, learns_from(kQkvProduct),
-                                  spec.forward_scratch),
+    spec.saved = {kept_or_scratch({"normed", tokens, sizes_.hidden, compute},
+                                  adapters_.learns_from(kQkvProduct), spec.forward_scratch),
                   {"inverse_rms", 1, tokens, statistics},
                   {"qkv", tokens, shape_.qkv_cols(), compute},
                   {"heads", tokens, shape_.query_cols(), compute},
@@ -61,7 +61,7 @@ class AttentionLayer final : public Layer {
     const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
     const auto [kept_normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
     const auto [workspace] = take<1>(c.scratch.first(1));
-    const Tensor normed = learns_from(kQkvProduct) ? kept_normed : c.scratch[1];
+    const Tensor normed = adapters_.learns_from(kQkvProduct) ? kept_normed : c.scratch[1];
     const auto [rope] = take<1>(c.constants);
     const auto of_qkv = adapters_.forward(c, kQkvProduct), of_out = adapters_.forward(c, kOutProduct);
 
@@ -132,9 +132,6 @@ class AttentionLayer final : public Layer {
   }
 
  private:
-  /// Whether gradients of weights are made of the product's input.
-  bool learns_from(AttentionProduct product) const { return !sizes_.frozen || adapters_.has(product); }
-
   device::op::QkvTransform transform(const LayerContext& c) const {
     if (!sizes_.qk_norms) return qkv_transform(c, parameters_.size() - 5, sizes_.eps, {}, {});
     return qkv_transform(c, parameters_.size() - 5, sizes_.eps, c.saved[5], c.saved[6]);

@@ -75,7 +75,6 @@ class Llama final : public Model {
            .remedy = "use {product_dtype} = auto"});
     }
     if (lora) targets_.emplace(config, *lora);
-    sizes_.frozen = lora.has_value();
     const int root = add_module("", class_of("ForCausalLM"), -1);
     const int model = add_module("model", class_of("Model"), root);
     const int table = add_embedding(model);

@@ -26,7 +26,6 @@ struct LlamaSizes {
   double eps = 0;                    ///< of every RMSNorm
   std::optional<Fp8Recipe> fp8;      ///< of blocks
   bool qkv_bias = false, qk_norms = false;
-  bool frozen = false;  ///< all but adapters
 };
 
 // Each is given the name of its module and the indices of its parameters, in the order of the comment.

@@ -23,12 +23,12 @@ class MlpLayer final : public Layer {
     spec.parameters = read_in_both(parameters_);
     spec.output = {"fed_forward", tokens, sizes_.hidden, compute};
     auto& scratch = spec.forward_scratch;
-    spec.saved = {
-        kept_or_scratch({"normed", tokens, sizes_.hidden, compute}, learns_from(kGateUpProduct), scratch),
-        {"inverse_rms", 1, tokens, statistics},
-        {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
-        kept_or_scratch({"activated", tokens, sizes_.feed_forward, compute}, learns_from(kDownProduct),
-                        scratch)};
+    spec.saved = {kept_or_scratch({"normed", tokens, sizes_.hidden, compute},
+                                  adapters_.learns_from(kGateUpProduct), scratch),
+                  {"inverse_rms", 1, tokens, statistics},
+                  {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
+                  kept_or_scratch({"activated", tokens, sizes_.feed_forward, compute},
+                                  adapters_.learns_from(kDownProduct), scratch)};
     spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
@@ -39,9 +39,10 @@ class MlpLayer final : public Layer {
   void forward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
     const auto [kept_normed, inverse_rms, gate_up, kept_activated] = take<4>(c.saved.first(4));
-    const Tensor normed = learns_from(kGateUpProduct) ? kept_normed : c.scratch[0];
-    const Tensor activated =
-        learns_from(kDownProduct) ? kept_activated : c.scratch[learns_from(kGateUpProduct) ? 0 : 1];
+    const Tensor normed = adapters_.learns_from(kGateUpProduct) ? kept_normed : c.scratch[0];
+    const Tensor activated = adapters_.learns_from(kDownProduct)
+                                 ? kept_activated
+                                 : c.scratch[adapters_.learns_from(kGateUpProduct) ? 0 : 1];
     const auto of_gate_up = adapters_.forward(c, kGateUpProduct),
                of_down = adapters_.forward(c, kDownProduct);
 
@@ -89,9 +90,6 @@ class MlpLayer final : public Layer {
   }
 
  private:
-  /// Whether gradients of weights are made of the product's input.
-  bool learns_from(MlpProduct product) const { return !sizes_.frozen || adapters_.has(product); }
-
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;

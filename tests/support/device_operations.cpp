@@ -161,6 +161,19 @@ void append_gradients(Session& s, const device::op::QkvTransformGradients& gradi
   }
 }
 
+/// From the gradient of qkv to that of the product, in place.
+void rotate_back(Session& s, const Layout& layout, const Values& table, device::AttentionShape shape,
+                 const Tensor& dqkv, const device::op::QkvTransform& transform = {},
+                 const device::op::QkvTransformGradients& gradients = {}) {
+  s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
+                                  .rope = s.upload_wide(table),
+                                  .shape = shape,
+                                  .backward = true,
+                                  .qkv = dqkv,
+                                  .transform = transform,
+                                  .dtransform = gradients});
+}
+
 const char* name_of(Transform transform) {
   if (transform == Transform::none) return "";
   return transform == Transform::bias ? ", bias" : ", norms";
@@ -213,13 +226,7 @@ OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::Attent
                                          .transform = transformed.operands});
     }
     const auto gradients = transform_gradients(s, shape, tokens, transform, accumulate);
-    s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
-                                    .rope = s.upload_wide(table),
-                                    .shape = shape,
-                                    .backward = true,
-                                    .qkv = dqkv,
-                                    .transform = transformed.operands,
-                                    .dtransform = gradients});
+    rotate_back(s, layout, table, shape, dqkv, transformed.operands, gradients);
     s.device().run(device::op::InputGradient{.dy = dqkv, .weight = w, .dx = dx});
     s.device().run(
         device::op::WeightGradient{.dy = dqkv, .x = x, .dweight = dw, .accumulate_dweight = accumulate});
@@ -268,13 +275,7 @@ OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform
     forward(s, in, transformed);
     const Tensor dqkv = s.upload(dy);
     const auto gradients = transform_gradients(s, shape, tokens, transform, accumulate);
-    s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
-                                    .rope = s.upload_wide(table),
-                                    .shape = shape,
-                                    .backward = true,
-                                    .qkv = dqkv,
-                                    .transform = transformed.operands,
-                                    .dtransform = gradients});
+    rotate_back(s, layout, table, shape, dqkv, transformed.operands, gradients);
     Inputs results{s.download(dqkv)};
     append_gradients(s, gradients, transform, results);
     return results;
@@ -522,11 +523,7 @@ OperationCase adapters(Adapted adapted, const Layout& layout, std::int64_t rank,
     run(s, in, made, y);
     Tensor gradient = dy;
     if (adapted == Adapted::qkv) {
-      s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
-                                      .rope = s.upload_wide(table),
-                                      .shape = kShape,
-                                      .backward = true,
-                                      .qkv = dy});
+      rotate_back(s, layout, table, kShape, dy);
     } else if (adapted == Adapted::gate_up) {
       s.device().run(device::op::SwigluBackward{.dactivated = dy, .gate_up = y});
       gradient = y;

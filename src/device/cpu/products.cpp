@@ -5,6 +5,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "device/recomputation_checks.hpp"
 #include "device/rope_of.hpp"
 
 namespace llampi::device {
@@ -89,8 +90,7 @@ CpuDevice::Rows CpuDevice::swiglu_gradient_rows(const Tensor& dactivated, const 
 }
 
 void CpuDevice::execute(const op::SwigluBackward& o) {
-  require(!o.activated || (o.writes && !o.maximum),
-          "what is activated is written with the gradient of gate_up, and not measured");
+  check_recomputation(o);
   if (!o.writes) return measure_rows(swiglu_gradient_rows(o.dactivated, o.gate_up), o.maximum);
   const std::int64_t rows = o.dactivated.rows, width = o.dactivated.cols;
   const float* dactivated = floats(o.dactivated, rows, width, "dactivated");

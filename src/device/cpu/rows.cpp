@@ -4,6 +4,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "device/recomputation_checks.hpp"
 
 namespace llampi::device {
 namespace {
@@ -77,7 +78,7 @@ void CpuDevice::execute(const op::RmsNormBackward& o) {
   const float* weight = floats(o.weight, 1, hidden, "weight");
   const float* inverse_rms = floats(o.inverse_rms, 1, rows, "inverse_rms");
   float* dx = floats(o.dx, rows, hidden, "dx");
-  require(!o.y || !o.maximum, "a gradient that is measured, and y written, at once");
+  check_recomputation(o);
   float* y = o.y ? floats(o.y, rows, hidden, "y") : nullptr;
   float* dweight = gradient_floats(o.dweight, 1, hidden, "dweight");
   const std::int64_t bytes = sizes_.rms_norm_backward_workspace(rows, hidden, DType::float32);

@@ -6,6 +6,7 @@
 #include "device/cuda/magnitudes.cuh"
 #include "device/cuda/rotate.cuh"
 #include "device/cuda/swiglu.cuh"
+#include "device/recomputation_checks.hpp"
 
 #include "llampi/core/integers.hpp"
 
@@ -183,8 +184,7 @@ void apply_swiglu_backward(const op::SwigluBackward& o, cudaStream_t stream) {
   const Tensor &dactivated = o.dactivated, &gate_up = o.gate_up;
   const std::int64_t tokens = dactivated.rows, width = dactivated.cols;
   if (tokens == 0) return;
-  require(!o.activated || (o.writes && !o.maximum),
-          "what is activated is written with the gradient of gate_up, and not measured");
+  check_recomputation(o);
   std::int32_t* const largest = optional_maximum(o.maximum);
   dispatch(gate_up.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

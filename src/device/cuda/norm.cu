@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/magnitudes.cuh"
 #include "device/cuda/sizes.hpp"
+#include "device/recomputation_checks.hpp"
 
 #include "llampi/core/integers.hpp"
 
@@ -179,7 +180,7 @@ void CudaDevice::execute(const op::RmsNormBackward& o) {
   const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
   std::int32_t* const largest = optional_maximum(o.maximum);
   const float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
-  require(largest == nullptr || !o.y, "a gradient that is measured, and y written, at once");
+  check_recomputation(o);
   void* const dw = weight_gradient_of(o.dweight, o.x.dtype, 1, hidden, "dweight");
   require(o.workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
   auto* partial = dw == nullptr ? nullptr : static_cast<float*>(o.workspace.data);

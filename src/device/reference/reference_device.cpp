@@ -12,6 +12,7 @@
 #include "device/fp8_rows.hpp"
 #include "device/host_device.hpp"
 #include "device/qkv_checks.hpp"
+#include "device/recomputation_checks.hpp"
 #include "device/rope_of.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/int8_blocks.hpp"
@@ -342,7 +343,7 @@ class ReferenceDevice final : public HostDevice {
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
   void execute(const op::RmsNormBackward& o) {
-    require(!o.y || !o.maximum, "a gradient that is measured, and y written, at once");
+    check_recomputation(o);
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, 1, x.cols, "weight");
     const Matrix dy = matrix(o.dy, x.rows, x.cols, "dy"), dx = matrix(o.dx, x.rows, x.cols, "dx");
     const Matrix inverse_rms = matrix(o.inverse_rms, 1, x.rows, "inverse_rms");
@@ -505,8 +506,7 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void execute(const op::SwigluBackward& o) {
-    require(!o.activated || (o.writes && !o.maximum),
-            "what is activated is written with the gradient of gate_up, and not measured");
+    check_recomputation(o);
     if (!o.writes) {
       std::vector<double> copy;
       return execute(op::SwigluBackward{
