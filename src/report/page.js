@@ -200,8 +200,11 @@ function curvesOf(chart) {
   return curves;
 }
 
+/** Whether two values differ by no more than rounding: what smoothing makes of a constant. */
+const isFlat = (low, high) => !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));
+
 function ticks(low, high, wanted) {
-  if (!(high > low)) return [low];
+  if (isFlat(low, high)) return [low];  // steps so small would not change large multiples of them
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(factor => factor * power).find(size => size >= rough);
   const found = [];
@@ -261,9 +264,9 @@ function rangeOfValues(curves, chart, [left, right], isLog) {
     });
   }
   if (low > high) return null;
-  if (isLog) return high > low ? [low, high] : [low / 2, high * 2];
+  if (isLog) return isFlat(low, high) ? [low / 2, high * 2] : [low, high];
   if (chart.zero) low = Math.min(0, low);
-  const margin = 0.05 * (high - low) || Math.abs(high) * 0.1 || 1;
+  const margin = isFlat(low, high) ? Math.abs(high) * 0.1 || 1 : 0.05 * (high - low);
   return [chart.zero && low === 0 ? 0 : low - margin, high + margin];
 }
 

@@ -73,6 +73,18 @@ const continued = {...runs[0], jobs: [runs[0].jobs[0], job]};
 near('plan of the first job', plannedBytes(continued)[29], runs[0].jobs[0].planned.device);
 near('plan of the second job, with what it keeps on the host', plannedBytes(continued)[30], 9);
 near('plan of the second job, on a GPU', plannedBytes({...continued, device: 'NVIDIA'})[30], 7);
+// A constant value: smoothing changes its last bits, and the chart is drawn all the same.
+for (const run of runs) run.steps.values.grad_norm.mean.fill(0.1);
+const constant = CHARTS.find(chart => chart.keys[0] === 'grad_norm');
+for (const isLog of [false, true]) {
+  Object.assign(view, {smoothing: 0.6, log: isLog});
+  const curves = curvesOf(constant), y = curves[0].y;
+  if (!(Math.max(...y) > Math.min(...y))) throw new Error('smoothing changed no bit');
+  if (ticks(Math.min(...y), Math.max(...y), 5).length !== 1) throw new Error('ticks of a constant');
+  const [low, high] = rangeOfValues(curves, constant, wholeRange(), isLog);
+  if (!(low < 0.095 && high > 0.105)) throw new Error(`range of a constant: ${low} to ${high}`);
+  show({});
+}
 document.documentElement.dataset.seen = seen.length;
 </script>
 """
