@@ -83,15 +83,17 @@ function onAxis(x) {
 // ---- curves ----
 
 for (const run of runs) {
-  const starts = run.jobs.filter(event => event.kind === 'start').map(event => event.time);
+  const starts = run.jobs.filter(event => event.kind === 'start').map(event => event.time).filter(isNumber);
   const first = run.steps.time.length > 0 ? run.steps.time[0] - (run.steps.values.step_seconds?.mean[0] ?? 0) : Infinity;
   run.begin = Math.min(first, ...starts);
 }
 
+const isTimeAxis = () => view.axis === 'elapsed' || view.axis === 'clock';
+const onTimeAxis = (run, time) => view.axis === 'elapsed' && isNumber(time) ? time - run.begin : time;
+
 /** Where points are on the horizontal axis. `points` has step, tokens and time. */
 function places(run, points) {
-  if (view.axis === 'elapsed') return points.time.map(time => time - run.begin);
-  return view.axis === 'clock' ? points.time : points[view.axis];
+  return isTimeAxis() ? points.time.map(time => onTimeAxis(run, time)) : points[view.axis];
 }
 
 /** The points with the first step of a job: it takes much longer than others, and would hide them. */
@@ -237,12 +239,13 @@ function logTicks(low, high) {
   return found.length >= 2 && found.length <= 12 ? found : found.filter(tick => /^1/.test(tick.toExponential()));
 }
 
-/** The smallest and largest x over all runs that are shown, so that all charts have the same axis. */
+/** The smallest and largest x over all runs that are shown, so that all charts have the same axis. Evaluations and checkpoints come after their step. */
 function wholeRange() {
   let low = Infinity, high = -Infinity;
   runs.forEach((run, r) => {
     if (view.hidden.has(r)) return;
-    for (const x of places(run, run.steps)) {
+    const saves = isTimeAxis() ? places(run, run.checkpoints) : [];  // history.jsonl has those of lost steps, too
+    for (const x of [...places(run, run.steps), ...places(run, run.evaluations), ...saves]) {
       if (!isNumber(x)) continue;
       low = Math.min(low, x);
       high = Math.max(high, x);
@@ -303,8 +306,7 @@ function nearest(x, wanted) {
 
 /** Where something that happened after a step is on the horizontal axis. */
 function placeOf(run, step, time) {
-  if (view.axis === 'elapsed') return time - run.begin;
-  if (view.axis === 'clock') return time;
+  if (isTimeAxis()) return onTimeAxis(run, time);
   if (view.axis === 'step') return step;
   const i = nearest(run.steps.step, step);
   return step === 0 || i < 0 ? 0 : run.steps.tokens[i];
@@ -354,8 +356,7 @@ function drawChart(chart, id) {
     svg.append(shape('line', {x1: left, x2: width - right, y1: toY(y), y2: toY(y), class: 'grid'}),
       shape('text', {x: left - 6, y: toY(y) + 4, 'text-anchor': 'end'}, document.createTextNode(text(y).replace('.00 ', ' '))));
   }
-  const isTime = view.axis === 'elapsed' || view.axis === 'clock';
-  for (const x of (isTime ? timeTicks : ticks)(...range, width > 440 ? 8 : 4)) {
+  for (const x of (isTimeAxis() ? timeTicks : ticks)(...range, width > 440 ? 8 : 4)) {
     svg.append(shape('text', {x: toX(x), y: height - 8, 'text-anchor': 'middle'}, document.createTextNode(onAxis(x))));
   }
   const clip = `clip-${id}`;

@@ -73,6 +73,14 @@ const continued = {...runs[0], jobs: [runs[0].jobs[0], job]};
 near('plan of the first job', plannedBytes(continued)[29], runs[0].jobs[0].planned.device);
 near('plan of the second job, with what it keeps on the host', plannedBytes(continued)[30], 9);
 near('plan of the second job, on a GPU', plannedBytes({...continued, device: 'NVIDIA'})[30], 7);
+// The last evaluation and checkpoint come after the last step.
+for (const axis of ['elapsed', 'clock']) {
+  view.axis = axis;
+  const run = runs[0], begin = axis === 'elapsed' ? run.begin : 0, high = wholeRange()[1];
+  const last = [run.evaluations, run.checkpoints].map(({time}) => time.at(-1) - begin);
+  if (!last.every(x => x >= places(run, run.steps).at(-1) && x <= high)) throw new Error(`${axis} until ${high} of ${last}`);
+}
+view.axis = 'step';
 // A constant value: smoothing changes its last bits, and the chart is drawn all the same.
 for (const run of runs) run.steps.values.grad_norm.mean.fill(0.1);
 const constant = CHARTS.find(chart => chart.keys[0] === 'grad_norm');
