@@ -549,7 +549,7 @@ function drawTime() {
   const shown = runs.filter(run => isNumber(run.summary.elapsed_seconds));
   const knowsRanks = shown.some(run => isNumber(run.summary.seconds_for_ranks));
   const names = [['Rest of the steps', partColour(PART.compute)], ['Waiting for other ranks', partColour(PART.ranks)],
-    ['Waiting for data', partColour(PART.data)], ['Held up by checkpoints', partColour(PART.checkpoints)], ['Starts, evaluations, breaks', partColour(PART.rest)]];
+    ['Waiting for data', partColour(PART.data)], ['Held up by checkpoints', partColour(PART.checkpoints)], ['Starts, last saves, evaluations, lost steps, breaks', partColour(PART.rest)]];
   const isShown = i => i !== PART.ranks || knowsRanks;
   const rows = shown.map(run => {
     const s = run.summary, ranks = s.seconds_for_ranks;
