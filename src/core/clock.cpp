@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <limits>
 
 namespace llampi {
 
@@ -14,6 +15,13 @@ double steady_seconds() {
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds_of_utc(const std::string& text) {
+  std::tm time{};
+  const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
+  if (end == nullptr || *end != '\0') return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(::timegm(&time));
 }
 
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }

@@ -485,7 +485,7 @@ function drawOverview() {
     row('Time of a step, recent steps', s => duration(s.step_seconds)),
     row('Slowest rank, recent steps', ({slow_rank: slow}) => slow ? `${slow.rank} in ${slow.steps} of ${slow.of_steps}: ${duration(slow.seconds)} without waiting, mean ${duration(slow.mean_seconds)}` : '–'),
     row('MFU, recent steps', s => percent(s.mfu)),
-    row('Memory, at most', s => bytes(s.memory_bytes)),
+    row('Memory in the last job, at most', s => bytes(s.memory_bytes)),
     row('Wall time, breaks included', s => duration(s.elapsed_seconds)),
     row('Jobs, checkpoints', s => `${s.jobs}, ${s.checkpoints}`),
     row('Ranks, nodes', (_, run) => run.ranks > 0 ? `${run.ranks}, ${run.nodes}` : '–'),
@@ -599,7 +599,7 @@ function drawMemory() {
   const total = sizes => Object.keys(sizes).length > 0 ? sum(Object.values(sizes)) : NaN;
   const purposes = [...new Set(known.flatMap(run => Object.keys(run.memory.peak)))]
     .sort((a, b) => Math.max(...runs.map(run => run.memory.peak[b] ?? 0)) - Math.max(...runs.map(run => run.memory.peak[a] ?? 0)));
-  section.append(element('p', {class: 'hint'}, 'Of each rank. What is in use also counts the program, libraries and what they allocate.'),
+  section.append(element('p', {class: 'hint'}, 'Of each rank, in the last job. What is in use also counts the program, libraries and what they allocate.'),
     tableOfRuns([
       ['Planned for the device', runs.map(run => ({number: bytes(run.memory.planned.device)}))],
       ['Planned for the host', runs.map(run => ({number: bytes(run.memory.planned.host)}))],

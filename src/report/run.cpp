@@ -116,6 +116,14 @@ double modified(const fs::path& file) {
   return ::stat(file.c_str(), &status) == 0 ? static_cast<double>(status.st_mtim.tv_sec) : unix_seconds();
 }
 
+/// "done", or "failed: loss or gradient not finite".
+std::string outcome_of(const json& line) {
+  const std::string reason = text_of(line, "reason");
+  std::string outcome = text_of(line, "outcome");
+  if (!reason.empty()) outcome += ": " + (reason == "not_finite" ? "loss or gradient not finite" : reason);
+  return outcome;
+}
+
 /// A line of history.jsonl.
 void add_event(Run& run, const json& line) {
   using Kind = HistoryEvent::Kind;
@@ -124,7 +132,6 @@ void add_event(Run& run, const json& line) {
   const std::int64_t step = integer_of(line, "step");
   if (event == "start") {
     run.total_steps = integer_of(line, "total_steps");
-    run.tokens_per_step = integer_of(line, "tokens_per_step");
     run.parameters = integer_of(line, "parameters");
     run.ranks = integer_of(line, "ranks");
     run.nodes = integer_of(line, "nodes");
@@ -138,7 +145,7 @@ void add_event(Run& run, const json& line) {
   } else if (event == "checkpoint") {
     run.history.push_back({Kind::checkpoint, time, step, number_of(line, "seconds")});
   } else if (event == "end") {
-    run.history.push_back({Kind::end, time, step, 0, text_of(line, "outcome")});
+    run.history.push_back({Kind::end, time, step, 0, outcome_of(line)});
   }
 }
 
@@ -181,6 +188,7 @@ void RunReader::read() {
   run_.notes = text.notes;
   const auto job = train::running_job(run_.folder);
   run_.running = job ? std::optional(to_string(*job)) : std::nullopt;
+  run_.running_since = job ? seconds_of_utc(job->since) : kUnknown;
 }
 
 void RunReader::read_metrics() {

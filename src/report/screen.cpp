@@ -178,6 +178,7 @@ std::vector<Curve> curves_of(const Run& run) {
 /// Of the ranks whose traces are there, the one that computes longest.
 std::string slowest_rank(const Run& run) {
   if (run.trace.size() < 2) return "";
+  if (run.ranks > 0 && std::ssize(run.trace) > run.ranks) return "";  // of an earlier job, which had more
   std::vector<double> compute;
   for (const auto& rank : run.trace) compute.push_back(rank.compute);
   const auto& slowest = *std::ranges::max_element(run.trace, {}, &RankTimes::compute);
@@ -201,19 +202,23 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   } else {
     lines.push_back(fmt::format("step {}", s.step));
   }
+  if (run.unreadable_lines > 0)
+    lines.push_back(fmt::format("metrics.jsonl has lines that cannot be read: {}",
+                                with_separators(run.unreadable_lines)));
   if (run.steps.size() == 0) return lines;
   lines.push_back(fmt::format("loss {}  gradient norm {}  learning rate {}  labels so far {}",
                               short_number(s.loss), short_number(s.grad_norm), short_number(s.lr),
                               short_number(s.tokens)));
   lines.push_back(fmt::format("{} tokens/s  step {}  waiting for data {}  MFU {}",
                               short_number(s.tokens_per_second), seconds_text(s.step_seconds),
-                              percent(s.seconds_for_data / s.seconds_in_steps), percent(s.mfu)));
+                              percent(s.data_share), percent(s.mfu)));
   std::string memory = "memory ";
   memory += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
   if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
-    memory += fmt::format(" resident, arena of {} planned", format_bytes(planned->second));
+    memory += fmt::format(" {}, {} planned", run.device.starts_with("cpu") ? "resident" : "in use",
+                          format_bytes(planned->second));
   if (run.ranks > 0) memory += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
-  if (s.jobs > 1) memory += fmt::format("  {} so far", count(s.jobs, "job"));
+  if (s.jobs > 1) memory += "  " + count(s.jobs, "job");
   lines.push_back(memory);
   if (std::isfinite(s.eval_loss)) {
     lines.push_back(fmt::format("evaluation: loss {} at step {}", short_number(s.eval_loss),

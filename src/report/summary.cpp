@@ -25,15 +25,19 @@ double last_of(const Steps& steps, const char* key) {
   return values == nullptr || values->empty() ? kNotKnown : values->back();
 }
 
-/// The first of the last steps, all of them of the last job that has some: earlier ones may have had other ranks.
-std::size_t first_recent(const Run& run) {
+/// The first step of the last job that has some: earlier ones may have had other ranks.
+std::size_t first_of_job(const Run& run) {
   std::int64_t start = 0;
   for (const auto& event : run.history) {
     if (event.kind == HistoryEvent::Kind::start && event.step < run.last_step()) start = event.step;
   }
   const auto& steps = run.steps.step;
-  const auto of_job = std::ranges::upper_bound(steps, start) - steps.begin();
-  return std::max(static_cast<std::size_t>(of_job), steps.size() - std::min(kRecentSteps, steps.size()));
+  return static_cast<std::size_t>(std::ranges::upper_bound(steps, start) - steps.begin());
+}
+
+/// The first of the last steps, all of them of that job.
+std::size_t first_recent(const Run& run) {
+  return std::max(first_of_job(run), run.steps.size() - std::min(kRecentSteps, run.steps.size()));
 }
 
 double recent_median(const Run& run, const char* key) {
@@ -63,11 +67,11 @@ std::optional<SlowRank> slow_rank_of(const Run& run) {
   return slow;
 }
 
-double sum_of(const Steps& steps, const char* key) {
+double sum_of(const Steps& steps, const char* key, std::size_t first = 0) {
   const auto* values = steps.find(key);
   double sum = 0;
   if (values == nullptr) return sum;
-  for (const double value : *values) sum += std::isnan(value) ? 0 : value;
+  for (const double value : std::span(*values).subspan(first)) sum += std::isnan(value) ? 0 : value;
   return sum;
 }
 
@@ -91,7 +95,7 @@ double last_time(const Run& run) {
 }
 
 std::string state_of(const Run& run, double now) {
-  const double silent = now - last_time(run);
+  const double silent = now - std::fmax(last_time(run), run.running_since);  // it may have just begun
   if (run.running && silent > kSilentSeconds)
     return fmt::format("silent for {} ({} had the folder)", format_duration(silent), *run.running);
   if (run.running) return fmt::format("running ({})", *run.running);
@@ -123,7 +127,9 @@ Summary summarize(const Run& run, double now) {
   s.mfu = recent_median(run, "mfu");
   s.slow_rank = slow_rank_of(run);
   const auto* memory = run.steps.find("memory_bytes");
-  s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(*memory).high;
+  const std::size_t of_job = first_of_job(run);
+  s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(std::span(*memory).subspan(of_job)).high;
+  s.data_share = sum_of(run.steps, "data_seconds", of_job) / sum_of(run.steps, "step_seconds", of_job);
   const auto& losses = run.evaluations.loss;
   s.eval_loss = losses.empty() ? kNotKnown : losses.back();
   s.best_eval_loss = kNotKnown;
@@ -146,9 +152,7 @@ Summary summarize(const Run& run, double now) {
   for (const auto& event : run.history) {
     first = std::fmin(first, event.time);
     if (event.kind == HistoryEvent::Kind::start) ++s.jobs;
-    if (event.kind != HistoryEvent::Kind::checkpoint) continue;
-    ++s.checkpoints;
-    s.saved_step = event.step;
+    if (event.kind == HistoryEvent::Kind::checkpoint) ++s.checkpoints;
   }
   s.elapsed_seconds = last_time(run) - first;
   return s;

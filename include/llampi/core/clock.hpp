@@ -12,5 +12,7 @@ double steady_seconds();
 double unix_seconds();
 /// Now, as ISO 8601 writes it: "2026-01-31T23:59:59Z".
 std::string utc_now();
+/// Seconds since 1970 of such a text; not a number if it is another one.
+double seconds_of_utc(const std::string& text);
 
 }  // namespace llampi

@@ -41,7 +41,7 @@ struct HistoryEvent {
   double time = 0;
   std::int64_t step = 0;
   double seconds = 0;                                      ///< of a checkpoint: to write it
-  std::string text = {};                                   ///< the outcome of an end
+  std::string text = {};                                   ///< the outcome of an end, with its reason
   std::map<std::string, std::int64_t> planned_bytes = {};  ///< of a start: by kind of memory
 };
 
@@ -55,10 +55,11 @@ struct Run {
   std::vector<RankTimes> trace;               ///< by rank; empty: no traces
   std::int64_t unreadable_lines = 0;          ///< of metrics.jsonl
   // Of the last start in history.jsonl; 0 and empty where it does not have them.
-  std::int64_t total_steps = 0, tokens_per_step = 0, parameters = 0, ranks = 0, nodes = 0;
+  std::int64_t total_steps = 0, parameters = 0, ranks = 0, nodes = 0;
   std::string device;
   std::map<std::string, std::int64_t> planned_bytes, used_bytes, peak_bytes;
   std::optional<std::string> running;  ///< which job has the folder now: "process 4711 on node7"
+  double running_since = 0;            ///< seconds since 1970; not a number if it is not known
 
   std::int64_t last_step() const { return steps.step.empty() ? 0 : steps.step.back(); }
 };

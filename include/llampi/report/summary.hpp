@@ -30,7 +30,8 @@ struct Summary {
   double lr = 0, grad_norm = 0;                             ///< of the last step
   double tokens = 0;                                        ///< labels so far
   double tokens_per_second = 0, mfu = 0, step_seconds = 0;  ///< medians of the last steps
-  double memory_bytes = 0;                                  ///< the most so far
+  double memory_bytes = 0;                                  ///< the most so far, in the last job
+  double data_share = 0;  ///< of the time of its steps, what they waited for data
   std::optional<SlowRank> slow_rank = {};
   double seconds_left = 0;  ///< of training; not a number where nothing is left
   // Added up over all steps that metrics.jsonl has:
@@ -38,7 +39,6 @@ struct Summary {
   double seconds_for_ranks = 0;  ///< that a rank waited for others in steps: the mean over the ranks
   double elapsed_seconds = 0;    ///< from the first start to the last line, breaks between jobs included
   std::int64_t jobs = 0, checkpoints = 0;
-  std::int64_t saved_step = 0;  ///< of the newest checkpoint
 };
 
 /// @param now seconds since 1970

@@ -25,6 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsNan;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 class RunFiles : public ::testing::Test {
  protected:
@@ -43,10 +44,10 @@ std::string line(int step, double loss, const std::string& more = "") {
          "\n";
 }
 
-std::string running_json(const std::string& host, int process) {
-  return fmt::format(
-      R"({{"job":"Slurm job 17","host":"{}","process":{},"processes_of":"{}","since":"2026-11-22T15:00:00Z"}})",
-      host, process, process_namespace());
+std::string running_json(const std::string& host, int process,
+                         const std::string& since = "1970-01-01T00:01:38Z") {
+  return fmt::format(R"({{"job":"Slurm job 17","host":"{}","process":{},"processes_of":"{}","since":"{}"}})",
+                     host, process, process_namespace(), since);
 }
 
 TEST_F(RunFiles, AreFollowedWhileTheyGrow) {
@@ -158,13 +159,26 @@ TEST_F(RunFiles, AreSummedUp) {
   EXPECT_EQ(summary.seconds_for_checkpoints, 0.5);
   EXPECT_EQ(summary.elapsed_seconds, 11);
   EXPECT_EQ(summary.jobs, 2);
-  EXPECT_EQ(summary.saved_step, 1);
+  EXPECT_EQ(summary.checkpoints, 1);
   EXPECT_EQ(summarize(run, 110 + 3700).state,
             "silent for 1h 01m (Slurm job 17, process 4711 on node7 had the folder)");
   run.running.reset();
   EXPECT_EQ(summarize(run, 115).state, "ended without saying why");
   run.history.push_back({HistoryEvent::Kind::end, 112, 2, 0, "stopped"});
   EXPECT_EQ(summarize(run, 115).state, "stopped");
+}
+
+TEST_F(RunFiles, OfAJobThatHasJustBegunAreNotSilent) {
+  write("metrics.jsonl", line(1, 4, R"(, "time": 102)"));
+  write("history.jsonl", R"({"event":"end","time":103,"step":1,"outcome":"stopped"})"
+                         "\n");
+  write("running.json", running_json("node7", 4711, "1970-01-02T00:00:00Z"));
+  report::Run run = read_run(folder());
+  EXPECT_EQ(summarize(run, 86400 + 500).state, "running (Slurm job 17, process 4711 on node7)");
+  EXPECT_THAT(summarize(run, 86400 + 700).state, StartsWith("silent for 11m 40s ("));
+  write("running.json", running_json("node7", 4711, "now"));
+  run = read_run(folder());
+  EXPECT_THAT(summarize(run, 103 + 700).state, StartsWith("silent for 11m 40s ("));
 }
 
 TEST_F(RunFiles, SayWhatRanksWaitedForEachOther) {
@@ -175,6 +189,13 @@ TEST_F(RunFiles, SayWhatRanksWaitedForEachOther) {
                              line(4, 3, R"(, "mean_rank_seconds": 1)"));
   EXPECT_EQ(summarize(read_run(folder()), 0).seconds_for_ranks, 1.5)
       << "0.5 + 1 of steps of 2 s; where the clocks of two ranks differ, no wait is less than none";
+}
+
+TEST_F(RunFiles, SayWhyARunFailed) {
+  write("metrics.jsonl", line(1, 4));
+  write("history.jsonl", R"({"event":"end","time":103,"step":1,"outcome":"failed","reason":"not_finite"})"
+                         "\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "failed: loss or gradient not finite");
 }
 
 TEST_F(RunFiles, AreNotInUseByAJobThatWasKilledHere) {

@@ -23,13 +23,15 @@ using ::testing::StartsWith;
 
 constexpr double kGap = std::numeric_limits<double>::quiet_NaN();
 using Values = std::vector<double>;
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 report::Run run_with(int steps) {
   report::Run run;
   run.folder = "runs/a";
   run.total_steps = 40;
-  run.ranks = 2;
+  run.ranks = 3;
   run.nodes = 1;
+  run.device = "cpu: reference kernels";
   run.planned_bytes = {{"device", 1 << 20}};
   for (int i = 1; i <= steps; ++i) {
     run.steps.step.push_back(i);
@@ -82,13 +84,40 @@ TEST(ScreenLines, TellWhereARunIs) {
   EXPECT_EQ(lines[1], "step 10 of 40  ######..................  25 %  15s left");
   EXPECT_EQ(lines[2], "loss 0.5  gradient norm 1  learning rate 0.001  labels so far 1000");
   EXPECT_EQ(lines[3], "123.5k tokens/s  step 500 ms  waiting for data 10.0 %  MFU -");
-  EXPECT_EQ(lines[4], "memory 2.00 MiB resident, arena of 1.00 MiB planned  2 ranks, 1 node");
+  EXPECT_EQ(lines[4], "memory 2.00 MiB resident, 1.00 MiB planned  3 ranks, 1 node");
   EXPECT_EQ(lines[5], "evaluation: loss 2.5 at step 10, best 2 at step 5");
   EXPECT_EQ(lines[6], "checkpoint: step 8, 1s ago, written in 250 ms");
   EXPECT_EQ(lines[7], "trace: rank 2 computes longest, 750 ms a step, +50 % of the median of 3 ranks");
   EXPECT_THAT(lines[8], StartsWith("loss "));
   EXPECT_THAT(lines[8], HasSubstr("gradient norm"));
   EXPECT_THAT(lines, Contains(StartsWith("learning rate")));
+  run.ranks = 2;
+  EXPECT_THAT(screen_lines(run, {}, 1e9 + 10), Not(Contains(StartsWith("trace:")))) << "of an earlier job";
+}
+
+TEST(ScreenLines, OfARunThatWasContinuedMixNoJobs) {
+  auto run = run_with(10);
+  run.history = {{HistoryEvent::Kind::start, 1e9, 0}, {HistoryEvent::Kind::start, 1e9, 7}};
+  run.device = "NVIDIA H100";
+  run.ranks = 1024;
+  run.nodes = 128;
+  run.planned_bytes = {{"device", 70 * kGiB}};
+  auto& values = run.steps.values;
+  for (std::size_t i = 0; i < 10; ++i) {
+    values["memory_bytes"][i] = static_cast<double>((i < 7 ? 79 : 75) * kGiB);
+    values["data_seconds"][i] = i < 7 ? 0.5 : 0.05;
+  }
+  const auto lines = screen_lines(run, {.columns = 80, .rows = 10, .utf8 = false}, 1e9);
+  EXPECT_THAT(lines[3], HasSubstr("  waiting for data 10.0 %  "));
+  EXPECT_EQ(lines[4], "memory 75.00 GiB in use, 70.00 GiB planned  1,024 ranks, 128 nodes  2 jobs");
+}
+
+TEST(ScreenLines, SayThatLinesCannotBeRead) {
+  report::Run run;
+  run.folder = "a";
+  run.unreadable_lines = 7;
+  EXPECT_THAT(screen_lines(run, {}, 0),
+              ElementsAre("a: not running", "step 0", "metrics.jsonl has lines that cannot be read: 7"));
 }
 
 TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
