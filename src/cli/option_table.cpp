@@ -416,7 +416,7 @@ Table other_options(train::Config& c) {
       {"log.prometheus",
        &c.log.prometheus,
        "text file with the metrics of the last step, for Prometheus (node_exporter reads *.prom files), replaced at every line on the "
-       "console; empty: none",
+       "console, and where it is 10 s old; empty: none",
        {.name = "FILE"}},
   };
 }

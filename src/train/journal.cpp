@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/journal.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kPrometheusSeconds = 10;  ///< after which its file is old
+
+}  // namespace
 
 void Journal::open_prometheus() {
   if (config_.log.prometheus.empty()) return;
@@ -22,6 +31,7 @@ bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
 void Journal::begin(std::int64_t start_step, std::int64_t total_steps) {
   start_step_ = start_step;
   standing_.total_steps = total_steps;
+  standing_.saved_step = start_step;
 }
 
 void Journal::memory(const std::map<std::string, std::int64_t>& used_bytes) {
@@ -33,16 +43,20 @@ void Journal::write(const StepMetrics& metrics) {
 }
 
 void Journal::show(const StepMetrics& m) {
+  const std::int64_t total = standing_.total_steps, steps = m.step - start_step_;
+  if (steps == 2) step_seconds_ = 0;  // the first step takes longer than those that are left
   step_seconds_ += m.step_seconds;
   standing_.step = m;
-  const std::int64_t total = standing_.total_steps;
-  if (m.step % config_.log.every != 0 && m.step != total) return;
-  const double average = step_seconds_ / static_cast<double>(m.step - start_step_);
+  const bool has_line = m.step % config_.log.every == 0 || m.step == total;
+  if (has_line || !std::isfinite(m.loss) || !std::isfinite(m.grad_norm) ||
+      std::abs(m.time - prometheus_step_time_) >= kPrometheusSeconds)
+    write_prometheus();
+  if (!has_line) return;
+  const double average = step_seconds_ / static_cast<double>(std::max<std::int64_t>(1, steps - 1));
   log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {} tokens/s  {} left", m.step,
                 fmt::formatted_size("{}", total), total, m.loss, m.lr, m.grad_norm,
                 with_separators(m.tokens_per_second),
                 format_duration(average * static_cast<double>(total - m.step)));
-  write_prometheus();
 }
 
 void Journal::evaluation(std::int64_t step, double loss) {
@@ -75,7 +89,9 @@ void Journal::add_metrics(const std::string& line) {
 }
 
 void Journal::write_prometheus() {
-  if (prometheus_ && standing_.step.step > 0) prometheus_->write(standing_);
+  if (!prometheus_ || standing_.step.step == 0) return;
+  prometheus_->write(standing_);
+  prometheus_step_time_ = standing_.step.time;
 }
 
 }  // namespace llampi::train

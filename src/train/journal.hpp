@@ -28,7 +28,7 @@ class Journal {
   /// @param run_text for config.ini
   /// @returns whether metrics.jsonl ends with the training of the step that the run continues after
   bool open_folder(const std::string& run_text, const JobStart& start);
-  /// Of this job: the step that it continues after, and the run's last one.
+  /// Of this job: the step of the checkpoint that it continues from (0: none), and the run's last one.
   void begin(std::int64_t start_step, std::int64_t total_steps);
   /// Null but on rank 0.
   MetricsFile* metrics() { return folder_ ? &folder_->metrics() : nullptr; }
@@ -37,7 +37,7 @@ class Journal {
   void memory(const std::map<std::string, std::int64_t>& used_bytes);
   /// To metrics.jsonl. @throws CallError for what the user cannot mend
   void write(const StepMetrics& metrics);
-  /// On the console, every log.every steps, and for Prometheus. After each step.
+  /// On the console, every log.every steps, and for Prometheus then and where its file gets old. After each step.
   void show(const StepMetrics& metrics);
   /// @throws CallError as write()
   void evaluation(std::int64_t step, double loss);
@@ -55,7 +55,8 @@ class Journal {
   std::unique_ptr<PrometheusFile> prometheus_;  ///< rank 0, where it is asked for
   Standing standing_;
   std::int64_t start_step_ = 0;
-  double step_seconds_ = 0;  ///< of all steps of this job
+  double step_seconds_ = 0;          ///< of the steps of this job, without its first one if there are others
+  double prometheus_step_time_ = 0;  ///< when the step was done that its file has
 };
 
 }  // namespace llampi::train

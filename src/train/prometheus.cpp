@@ -78,9 +78,8 @@ std::string prometheus_text(const Standing& standing, const std::string& run) {
     gauge("llampi_fp8_zero_scale", "Tensors of zeros that casts to FP8 met in the last step.",
           static_cast<double>(step.fp8->zero_scales));
   }
-  if (standing.saved_step)
-    gauge("llampi_checkpoint_step", "Step of the newest checkpoint.",
-          static_cast<double>(*standing.saved_step));
+  gauge("llampi_checkpoint_step", "Step of the newest checkpoint; 0: there is none.",
+        static_cast<double>(standing.saved_step));
   return text;
 }
 

@@ -16,8 +16,8 @@ namespace llampi::train {
 struct Standing {
   StepMetrics step;
   std::int64_t total_steps = 0;
-  std::optional<double> eval_loss = {};         ///< of the last evaluation
-  std::optional<std::int64_t> saved_step = {};  ///< of the newest checkpoint
+  std::optional<double> eval_loss = {};  ///< of the last evaluation
+  std::int64_t saved_step = 0;           ///< of the newest checkpoint; 0: there is none
 };
 
 /// In Prometheus' text format, version 0.0.4. @param run value of the label `run`

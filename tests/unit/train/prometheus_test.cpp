@@ -66,6 +66,7 @@ TEST(Prometheus, SaysWhatIsNotFiniteAndLeavesOutWhatIsNotKnown) {
   EXPECT_THAT(text, HasSubstr("} +Inf\n"));
   EXPECT_THAT(text, Not(HasSubstr("llampi_mfu")));
   EXPECT_THAT(text, Not(HasSubstr("llampi_eval_loss")));
+  EXPECT_THAT(text, HasSubstr("\nllampi_checkpoint_step{")) << "0 is known, too";
 }
 
 TEST(Prometheus, AFileIsReplacedAsAWhole) {
