@@ -94,9 +94,9 @@ bool holds_adapter(const fs::path& path) {
 }
 
 std::vector<fs::path> adapter_files(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) throw_user_error("{}: no such file or folder", path.string());
-  if (!fs::is_directory(path, ignored)) return {path};
+  const auto type = io::type_of(path);
+  if (type == fs::file_type::not_found) throw_user_error("{}: no such file or folder", path.string());
+  if (type != fs::file_type::directory) return {path};
   return {path / kPeftConfig, path / kPeftWeights};
 }
 

@@ -10,6 +10,7 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -135,12 +136,11 @@ std::string hub_advice(const fs::path& missing) {
 }
 
 FileKind identify(const fs::path& path) try {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
+  const auto type = io::type_of(path);
+  if (type == fs::file_type::not_found)
     throw_user_error("{}: no such file or folder{}", path.string(), hub_advice(path));
-  }
-  if (fs::is_directory(path, ignored)) {
-    if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
+  if (type == fs::file_type::directory) {
+    if (io::type_of(path / "config.json") != fs::file_type::not_found) return FileKind::huggingface_folder;
     if (holds_adapter(path))
       throw_user_error(
           "{} holds adapters (PEFT) and not the model that they belong to; give that model's folder",

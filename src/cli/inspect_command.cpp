@@ -12,6 +12,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
@@ -29,8 +30,8 @@ namespace fs = std::filesystem;
 constexpr const char* kInspectUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
 
 Describes a checkpoint, a token file, a Hugging Face folder, or the newest checkpoint of a run folder.
-With --verify: reads the whole checkpoint and compares it with its checksums; lists what does not
-match and exits with status 2.
+With --verify: reads the whole checkpoint and compares it with its checksums; names the first tensor
+that does not match and exits with status 2.
 With --units: lists the FSDP units of the model in a checkpoint, a Hugging Face folder or a
 config.json for fsdp.wrap = transformer and one shard. For other wrap policies and numbers of ranks:
 llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.
@@ -184,14 +185,16 @@ Json describe_tokens(const fs::path& path) {
   return json;
 }
 
-/// Of all safetensors files; null where there are none.
+/// Of the safetensors files that are read, without their index; null where one is missing.
 Json weights_bytes(const fs::path& folder) {
-  std::error_code error;
   std::uintmax_t bytes = 0;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".safetensors") bytes += entry.file_size(error);
+  for (const auto& file : checkpoint::weights_files(folder)) {
+    if (file.extension() == ".json") continue;
+    const Json more = file_bytes(file);
+    if (more.is_null()) return {};
+    bytes += more.get<std::uintmax_t>();
   }
-  return bytes == 0 || error ? Json() : Json(bytes);
+  return bytes;
 }
 
 Json describe_folder(const fs::path& folder) {
@@ -237,6 +240,12 @@ void print_units(const fs::path& path, bool json) {
              : fsdp::format_units(*model, units));
 }
 
+/// Of a value for people, what its key does not say.
+const char* remark_on(const std::string& key) {
+  if (key == "tokens_seen") return " (labels)";
+  return key == "data_tokens" ? " (with padding)" : "";
+}
+
 /// One line per value, inner objects indented.
 std::string for_people(const Json& object, int indent) {
   std::string text;
@@ -247,10 +256,10 @@ std::string for_people(const Json& object, int indent) {
       continue;
     }
     std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-    if (value.is_null()) shown = "unknown";
+    if (value.is_null()) shown = key == "optimizer_dtype" ? "none" : "unknown";
     if (value.is_number_integer() && key != "seed") shown = with_separators(value.get<std::int64_t>());
     if (key.ends_with("bytes") && value.is_number()) shown += fmt::format(" ({})", format_bytes(value));
-    text += fmt::format("{}{:<{}} {}\n", margin, key, 26 - indent, shown);
+    text += fmt::format("{}{:<{}} {}{}\n", margin, key, 26 - indent, shown, remark_on(key));
   }
   return text;
 }

@@ -46,6 +46,14 @@ void give_name(const std::filesystem::path& from, const std::filesystem::path& t
 
 }  // namespace
 
+std::filesystem::file_type type_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::none)
+    throw_user_error("{} cannot be read: {}", path.string(), error.message());
+  return type;
+}
+
 PosixFile::PosixFile(const std::filesystem::path& path, int flags, const char* action) : path_(path) {
   descriptor_ = retry([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
   if (descriptor_ < 0) fail(path, "open", action);

@@ -160,12 +160,12 @@ RunReader::RunReader(fs::path folder)
     : metrics_(std::make_unique<LineReader>(folder / "metrics.jsonl")),
       history_(std::make_unique<LineReader>(folder / "history.jsonl")) {
   run_.folder = std::move(folder);
-  std::error_code ignored;
-  if (!fs::exists(run_.folder, ignored))
+  const auto type = io::type_of(run_.folder);
+  if (type == fs::file_type::not_found)
     throw_user_error("there is no folder {}; give the run.dir of a run", run_.folder.string());
-  if (!fs::is_directory(run_.folder, ignored))
+  if (type != fs::file_type::directory)
     throw_user_error("{} is not a folder; give the run.dir of a run", run_.folder.string());
-  if (!fs::is_regular_file(run_.folder / "metrics.jsonl", ignored))
+  if (io::type_of(run_.folder / "metrics.jsonl") != fs::file_type::regular)
     throw_user_error("{} is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run",
                      run_.folder.string());
   read();
@@ -215,7 +215,8 @@ void RunReader::read_metrics() {
   complete(run_.evaluations, run_.steps);
 }
 
-void RunReader::read_history() {
+/// Without it, or where it cannot be read, what it said before stays.
+void RunReader::read_history() try {
   std::error_code ignored;
   if (!fs::is_regular_file(run_.folder / "history.jsonl", ignored)) return;
   history_->read([this] { run_.history.clear(); },
@@ -223,6 +224,7 @@ void RunReader::read_history() {
                    const auto line = json::parse(text, nullptr, false);
                    if (line.is_object()) add_event(run_, line);
                  });
+} catch (const Error&) {
 }
 
 void RunReader::read_traces() { run_.trace = read_trace_times(run_.folder / "trace"); }

@@ -13,6 +13,9 @@
 
 namespace llampi::io {
 
+/// Of what a path leads to; not_found if there is nothing. @throws UserError where that is not known, as without permission
+std::filesystem::file_type type_of(const std::filesystem::path& path);
+
 /// What became of locking a file.
 enum class Lock : std::uint8_t { locked, taken, unsupported };
 

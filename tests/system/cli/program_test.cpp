@@ -372,6 +372,28 @@ TEST_F(Program, InspectsHuggingFaceFolders) {
   EXPECT_EQ(seen["model"]["parameters"],
             256 * 16 + 2 * (2 * 16 * 16 + 2 * 8 * 16 + 3 * 32 * 16 + 2 * 16) + 16);
   EXPECT_EQ(seen["model"]["num_key_value_heads"], 1);
+
+  const auto weights = [&] {
+    return nlohmann::json::parse(run("inspect model --json").out)["weights_bytes"];
+  };
+  EXPECT_TRUE(weights().is_null());
+  folder_.write("model/model.safetensors.index.json",
+                R"({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})");
+  folder_.write("model/consolidated.safetensors", "not read");
+  folder_.write("model/2.safetensors", "12345");
+  std::filesystem::create_symlink("gone", folder_.path() / "model/1.safetensors");
+  EXPECT_TRUE(weights().is_null()) << "one is missing";
+  folder_.write("model/gone", "123");
+  EXPECT_EQ(weights(), 8);
+  folder_.write("model/model.safetensors", "1234");
+  EXPECT_EQ(weights(), 4) << "which is read alone";
+}
+
+TEST_F(Program, SaysWhyItCannotInspect) {
+  std::filesystem::create_symlink("loop", folder_.path() / "loop");
+  expect_refused("inspect loop", "loop cannot be read: Too many levels of symbolic links");
+  expect_refused("evaluate --weights loop --data a.h5",
+                 "--weights loop cannot be read: Too many levels of symbolic links");
 }
 
 TEST_F(Program, RefusesToInspectWhatIsNone) {

@@ -113,14 +113,25 @@ with runs.Runs(sys.argv[1]) as of_test:
     for path, content in kept.items():
         assert path.read_bytes() == content, f"{path} was changed"
     # A folder of somebody else's.
+    other = {"user": 65534} if os.geteuid() == 0 else {}
     folder.chmod(0o755)
     (folder / "one").chmod(0o555)
+    (folder / "one/history.jsonl").chmod(0)
     try:
-        error = of_test.call("report", "one", status=2, **({"user": 65534} if os.geteuid() == 0 else {})).stderr
+        error = of_test.call("report", "one", status=2, **other).stderr
         assert error == "llampi: one/report.html cannot be written: Permission denied; write it elsewhere with --output FILE.html\n", error
+        top = of_test.call("top", "one", **other).stdout
+        assert top.startswith("one: done\nstep 12 of 12"), top  # without the history, as of an older program
+        (folder / "one").chmod(0o600)
+        for command in ("top", "report"):
+            error = of_test.call(command, "one", status=2, **other).stderr
+            assert error == "llampi: one/metrics.jsonl cannot be read: Permission denied\n", error
+        error = of_test.call("inspect", "one/checkpoints/step-00000012.h5", status=2, **other).stderr
+        assert error == "llampi: one/checkpoints/step-00000012.h5 cannot be read: Permission denied\n", error
     except PermissionError:
         print("not tested: the program is where only root may go")
     (folder / "one").chmod(0o755)
+    (folder / "one/history.jsonl").chmod(0o644)
     of_test.call("report", "one", "--output=mine.html", "--overwrite")
     check_page((folder / "mine.html").read_text(), of_test, ["one"])
 print("one page, with all values")

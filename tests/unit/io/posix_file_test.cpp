@@ -46,6 +46,19 @@ TEST(PosixFile, SaysWhyItCannotBeRead) {
   EXPECT_THROW(io::read_whole("/proc/self/mem"), CallError);
 }
 
+TEST(PosixFile, IsNotCalledMissingWhereNothingIsKnownOfIt) {
+  const TemporaryFolder folder;
+  write_text(folder / "file", "");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  using std::filesystem::file_type;
+  EXPECT_EQ(io::type_of(folder.path()), file_type::directory);
+  EXPECT_EQ(io::type_of(folder / "file"), file_type::regular);
+  EXPECT_EQ(io::type_of(folder / "none"), file_type::not_found);
+  EXPECT_EQ(io::type_of(folder / "file" / "none"), file_type::not_found);
+  EXPECT_EQ(user_error([&] { io::type_of(folder / "loop"); }),
+            (folder / "loop").string() + " cannot be read: Too many levels of symbolic links");
+}
+
 // A file that may not grow stands for a disk that is full.
 TEST(PosixFile, KeepsItsContentWhereThereIsNoRoomForAnother) {
   const TemporaryFolder folder;

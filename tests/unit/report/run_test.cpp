@@ -123,6 +123,9 @@ TEST_F(RunFiles, OfWhatIsNoRunAreRefused) {
       user_error([&] { read_run(folder()); }),
       folder().string() + " is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run");
   EXPECT_THAT(user_error([&] { read_run(folder() / "none"); }), HasSubstr("there is no folder "));
+  fs::create_symlink("loop", folder() / "loop");
+  EXPECT_EQ(user_error([&] { read_run(folder() / "loop"); }),
+            (folder() / "loop").string() + " cannot be read: Too many levels of symbolic links");
   write("metrics.jsonl", "");
   EXPECT_THAT(user_error([&] { read_run(folder() / "metrics.jsonl"); }), HasSubstr("is not a folder"));
 }
