@@ -80,7 +80,7 @@ std::vector<Option> options_of(EvaluateRequest& r) {
       threads_option(r.compute.threads),
       {"json",
        &r.json,
-       "print a JSON object: loss, perplexity, tokens; or accuracy, questions, correct",
+       "print a JSON object: loss, perplexity, tokens (those with a loss); or accuracy, questions, correct",
        {},
        true},
   };
@@ -121,8 +121,8 @@ void print_result(const train::Evaluation& e, bool json) {
         nlohmann::ordered_json{{"loss", e.loss}, {"perplexity", e.perplexity}, {"tokens", e.tokens}}.dump() +
         "\n");
   } else {
-    print(
-        fmt::format("loss {:.6f}, perplexity {:.4f}, {}\n", e.loss, e.perplexity, count(e.tokens, "token")));
+    print(fmt::format("loss {:.6f}, perplexity {:.4f}, over {}\n", e.loss, e.perplexity,
+                      count(e.tokens, "label")));
   }
 }
 

@@ -477,7 +477,7 @@ function drawOverview() {
   const rows = [
     ['State', runs.map(run => run.summary.state)],
     row('Steps', s => s.total_steps > 0 ? `${s.step} of ${s.total_steps}` : String(s.step)),
-    row('Tokens', s => shortNumber(s.tokens)),
+    row('Labels so far', s => shortNumber(s.tokens)),
     row('Loss of the last step', s => shortNumber(s.loss)),
     row('Evaluation loss, last', s => shortNumber(s.eval_loss)),
     row('Evaluation loss, best', s => isNumber(s.best_eval_loss) ? `${shortNumber(s.best_eval_loss)} at step ${s.best_eval_step}` : '–'),

@@ -74,9 +74,11 @@ void RunReport::describe(std::int64_t total_steps) {
                                   fsdp::frozen_in_words(run_.engine->options().precision))
                     : "",
                 count(run_.inputs.llama.layers, "layer"), with_separators(run_.inputs.llama.vocab_size));
-  run_.log.info("data: {}, {} of {}, {} per epoch; {} in total",
-                count(run_.inputs.train_file->tokens(), "token"),
-                count(run_.inputs.train_file->samples(run_.config.data.seq_len), "sample"),
+  const auto& file = *run_.inputs.train_file;
+  const std::int64_t padding = file.notes().padding_tokens;
+  run_.log.info("data: {}{}, {} of {}, {} per epoch; {} in total", count(file.tokens() - padding, "token"),
+                padding > 0 ? fmt::format(" and {} of padding", with_separators(padding)) : "",
+                count(file.samples(run_.config.data.seq_len), "sample"),
                 count(run_.config.data.seq_len, "token"),
                 count(run_.inputs.sampler->steps_per_epoch(), "step"), count(total_steps, "step"));
   run_.log.info("ranks: {} on {}; {}", run_.world.size(), count(topology.nodes, "node"),

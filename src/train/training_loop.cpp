@@ -364,7 +364,7 @@ bool TrainingLoop::evaluate_now() {
   if (result.tokens == 0)
     run_.log.warning("{} has no valid labels, so it has no loss", run_.config.data.eval);
   run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", run_.state.step, result.loss,
-                result.perplexity, count(result.tokens, "token"));
+                result.perplexity, count(result.tokens, "label"));
   attempt([&] { run_.journal.evaluation(run_.state.step, result.loss); });
   return true;
 }

@@ -237,13 +237,14 @@ TEST_F(Resume, ABrokenAndAnOldConfigurationInACheckpointCanBeContinued) {
 TEST_F(Resume, RowsOfConversationsAreNotCut) {
   const hid_t file = H5Fopen(path("tokens.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
   const hid_t space = H5Screate(H5S_SCALAR);
-  const hid_t attribute = H5Acreate2(file, "seq_len", H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT);
-  const std::int64_t row = 16;
-  ASSERT_GE(H5Awrite(attribute, H5T_NATIVE_INT64, &row), 0);
-  H5Aclose(attribute);
+  for (const auto& [name, value] : {std::pair("seq_len", std::int64_t{16}), {"padding_tokens", 5}}) {
+    const hid_t attribute = H5Acreate2(file, name, H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT);
+    ASSERT_GE(H5Awrite(attribute, H5T_NATIVE_INT64, &value), 0);
+    H5Aclose(attribute);
+  }
   H5Sclose(space);
   ASSERT_GE(H5Fclose(file), 0);
-  expect_trained("", {});
+  expect_trained("", {" tokens and 5 of padding, "});
   expect_refused("--data.seq_len=8",
                  {"tokens.h5 has rows of 16 tokens, which data.seq_len = 8 would cut; use data.seq_len = 16"},
                  "other");
