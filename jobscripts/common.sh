@@ -6,7 +6,8 @@
 #   read_settings                  the site file, modules and container: sets llampi, alone, and container
 #   start_command NAME...          sets launch, where the site file has not, and puts the container into it
 #   prepare_run NAME INDEX CONFIG [--section.key=value ...]
-#                                  sets run_dir, train (the command of a rank) and is_new (no: there are checkpoints)
+#                                  sets run_dir, train (the command of a rank), max_hours (run.max_hours as configured; 0: none) and
+#                                  is_new (no: there are checkpoints)
 #   warn_of_idle_gpus GPUS RANKS   of one node
 #   check_first                    llampi check, if JOB_CHECK asks for it; sets check_seconds, which it took
 #   finish STATUS [time]           what the ranks ended with: ends the script, and continues the chain where that is right;
@@ -56,6 +57,7 @@ read_settings() {
         source "$site" || give_up "JOB_SITE: $site ended with status $?"
         set -u
     fi
+    [[ ${JOB_RETRIES:-3} =~ ^(0|[1-9][0-9]*)$ ]] || give_up "JOB_RETRIES=$JOB_RETRIES: use a number of retries; 0: none"
     # shellcheck disable=SC2086 # one word for each module
     if [[ -n ${JOB_MODULES:-} ]]; then load_modules $JOB_MODULES; fi
     if [[ -n ${JOB_IMAGE:-} ]]; then
@@ -125,15 +127,14 @@ diverged_again() {
 # One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job
 # array get one each.
 prepare_run() {
-    local name=$1 index=$2 settings named=
+    local name=$1 index=$2 settings named
     shift 2
     train=("$llampi" train --config "$@")
-    run_dir=${JOB_RUN_DIR:-}
-    if [[ -z $run_dir ]]; then
-        settings=$(${alone[@]+"${alone[@]}"} "${train[@]}" --print-config) || exit
-        named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings")
-        run_dir=${named:-runs/$name}${index:+-$index}
-    fi
+    settings=$(${alone[@]+"${alone[@]}"} "${train[@]}" --print-config) || exit
+    named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings")
+    run_dir=${JOB_RUN_DIR:-${named:-runs/$name}${index:+-$index}}
+    # shellcheck disable=SC2034 # of pbs.sh
+    max_hours=$(sed -n '/^\[run\]$/,/^\[/s/^max_hours = //p' <<<"$settings")
     if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
     if compgen -G "$run_dir/checkpoints/step-*.h5" >/dev/null; then is_new=no; else is_new=yes; fi
     history_lines=$(grep -c "" "$run_dir/history.jsonl" 2>/dev/null || true)
@@ -162,6 +163,8 @@ check_first() {
 
 # ---- the end ----------------------------------------------------------------------------------------------------------
 
+not_submitted() { echo "the next job could not be put into the queue, for the reason above: submit it again to continue" >&2; }
+
 finish() {
     local status=$1 told=${2:-} failures reached
     failures=$(failures_before)
@@ -186,8 +189,9 @@ finish() {
         fi
         may_continue || exit 75
         echo "saved in $run_dir; $continues"
-        continue_with 0 || exit 75
-        exit 0
+        if continue_with 0; then exit 0; fi
+        not_submitted
+        exit 75
     fi
     if ((status == 75)); then echo "stopped before the first step" >&2 && status=1; fi
     if [[ $chain == none ]]; then
@@ -204,6 +208,6 @@ finish() {
     fi
     may_continue || exit "$status"
     echo "failed with status $status; $continues for retry $((failures + 1)) of ${JOB_RETRIES:-3}" >&2
-    continue_with $((failures + 1))
+    continue_with $((failures + 1)) || not_submitted
     exit "$status"
 }

@@ -144,7 +144,8 @@ hours=${JOB_HOURS:-$(attribute Resource_List.walltime |
     awk -F: '{ s = 3600 * $1 + 60 * $2 + $3; printf "%.4f", (s > 720 ? s - 360 : s / 2) / 3600 }')}
 if [[ -n $hours ]]; then
     if ((check_seconds > 0)); then hours=$(awk -v hours="$hours" -v spent="$check_seconds" 'BEGIN { h = hours - spent / 3600; printf "%.4f", (h > 0.01 ? h : 0.01) }'); fi
-    train+=(--run.max_hours="$hours")
+    # A run.max_hours of the user's that ends earlier stays.
+    if awk -v hours="$hours" -v configured="$max_hours" 'BEGIN { exit !(configured + 0 == 0 || configured + 0 > hours + 0) }'; then train+=(--run.max_hours="$hours"); fi
 fi
 "${launch[@]}" "${train[@]}"
 finish $? time # a stop with status 75 is by run.max_hours: PBS tells nobody of a preemption

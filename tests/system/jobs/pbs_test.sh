@@ -80,9 +80,21 @@ expect "its variables" "$(tr '\n' ';' <submitted)" \
 cmp -s submitted_script jobscripts/pbs.sh || expect "the next job's script" "another one" jobscripts/pbs.sh
 job QSUB_STATUS=1 PBS_O_QUEUE=routing
 expect "the queue of the submission" "$(last qsub)" "qsub -N mine -q routing *"
-expect "qsub that fails" "$status $log" "75 *qsub: no*"
+expect "qsub that fails" "$status $log" "75 *qsub: no*could not be put into the queue*"
 job
 expect "status without progress" "$status $(count qsub) $log" "1 0 *without a new checkpoint in runs/mine (more time per job or more room*"
+
+# A run.max_hours of the configuration that ends earlier stays, also in a later job of the chain.
+fresh
+will_end 0 0 0 0
+job JOB_ARGS=--run.max_hours=1.5 JOB_RUN_DIR=runs/mine
+expect "an earlier run.max_hours" "$(last llampi)" "llampi train --config input.ini --run.max_hours=1.5 --run.dir=runs/mine"
+job JOB_ARGS=--run.max_hours=3
+expect "a later run.max_hours" "$(last llampi)" "* --run.max_hours=3 --run.dir=runs/mine --run.max_hours=1.9000"
+job LLAMPI_RUN_MAX_HOURS=0.25 JOB_HOURS=0.5
+expect "run.max_hours and JOB_HOURS" "$(last llampi)" "llampi train --config input.ini --run.dir=runs/mine"
+job JOB_HOURS=0.5 JOB_ARGS=--run.max_hours=0
+expect "no run.max_hours" "$(last llampi)" "* --run.max_hours=0.5"
 
 # Stopped by hand.
 fresh

@@ -172,7 +172,10 @@ job -- input.ini
 expect "failed, --no-requeue" "$status $(count "scontrol requeue")" "1 0"
 shown 1
 job REQUEUE_STATUS=1 -- input.ini
-expect "refused by the controller" $status 75
+expect "refused by the controller" "$status $log" "75 saved in runs/mine; *the next job could not be put into the queue*"
+will_end 1
+job REQUEUE_STATUS=1 -- input.ini
+expect "failed, and refused by the controller" "$status $log" "1 *retry 1 of 3*the next job could not be put into the queue*"
 
 # The folder: of the arguments, the environment, the file, JOB_RUN_DIR; one for each task of an array.
 printf '[run]\ndir = mine/by file # not llampi'"'"'s\n' >>input.ini
@@ -206,6 +209,19 @@ job JOB_SITE=site.env OMPI_MCA_oob_tcp_keepalive_intvl=4 -- input.ini
 expect "calls in a container" "$(count inside)" 2
 expect "keepalive" "$(<keepalive)" "intvl=4 probes=3 time=5 "
 
+# Threads: the site file's, else one for each CPU of the task, whatever the shell had that submitted. The task keeps its CPUs.
+stand_in threads <<'SH'
+echo "$OMP_NUM_THREADS of $SRUN_CPUS_PER_TASK" >"$FOLDER/threads"
+exec "$@"
+SH
+echo 'launch=(threads)' >site.env
+will_end "0 10" "0 10"
+job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
+expect "threads of a task" "$(<threads)" "3 of 3"
+echo 'export OMP_NUM_THREADS=2' >>site.env
+job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
+expect "threads of the site file" "$(<threads)" "2 of 3"
+
 # An image, and modules, which this shell has not heard of; a rank for each GPU; a site file by its name.
 stand_in apptainer <<'SH'
 while [[ $1 != */llampi.sif ]]; do shift; done
@@ -234,6 +250,8 @@ while read -r setting message; do
 done <<'END'
 JOB_IMAGE=none.sif JOB_IMAGE: there is no image none.sif, seen from
 JOB_SITE=none JOB_SITE: cannot read *jobscripts/sites/none.env (JOB_SITE=none, seen from
+JOB_RETRIES=often JOB_RETRIES=often: use a number of retries
+JOB_RETRIES=08 JOB_RETRIES=08: use a number of retries
 JOB_CHAIN=never JOB_CHAIN=never: it is requeue, submit or none
 END
 job MODULESHOME=modules JOB_MODULES="gcc none" -- input.ini
