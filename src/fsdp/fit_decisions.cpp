@@ -64,8 +64,7 @@ CompiledLevel fitting_level(const FitQuestion& question) {
 std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::int64_t enough) {
   const std::int64_t all = options.batch.sequences * options.micro_batches;
   std::vector<EngineOptions> divisions;
-  for (std::int64_t n = 1; n <= all; ++n) {
-    if (all % n != 0) continue;
+  for (const std::int64_t n : divisors(all)) {
     divisions.push_back(options);
     divisions.back().batch.sequences = n;
     divisions.back().micro_batches = static_cast<int>(all / n);

@@ -7,6 +7,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/train/micro_batches.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 

@@ -11,6 +11,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
+#include "llampi/train/micro_batches.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/engine_config.hpp"
 

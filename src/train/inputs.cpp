@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/inputs.hpp"
 
-#include <algorithm>
-#include <bit>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/sum_order.hpp"
+#include "llampi/train/micro_batches.hpp"
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
 
@@ -21,60 +18,13 @@ bool Inputs::packs_documents() const {
   return batch_options.document_mask && (has_several(train_file) || has_several(eval_file));
 }
 
-namespace {
-
-/// What divides the batch: "use 2 or 4 ranks, or train.global_batch = 3 or 6". A run that continues keeps its global batch.
-std::string advice_on_batch(const Config& c, int ranks) {
-  const std::int64_t batch = c.train.global_batch, micro_batch = c.train.micro_batch.value_or(1);
-  const bool can_stay = batch % micro_batch == 0 || batch % ranks == 0;
-  const std::int64_t other_ranks_micro_batch = can_stay ? micro_batch : 1;
-  const char* const with = can_stay ? "" : " with train.micro_batch = 1";
-  std::vector<std::string> ways;
-  const auto divides = [&](int some_ranks) {
-    const bool allowed =
-        c.fsdp.sum_order == fsdp::SumOrder::any || std::has_single_bit(static_cast<unsigned>(some_ranks));
-    return allowed && batch % other_ranks_micro_batch == 0 &&
-           batch / other_ranks_micro_batch % some_ranks == 0;
-  };
-  int fewer = ranks, more = ranks;
-  while (fewer > 0 && !divides(fewer)) --fewer;
-  while (more < 2 * ranks && !divides(more)) ++more;
-  if (fewer > 0 && divides(more)) {
-    ways.push_back(fmt::format("{} or {} ranks{}", fewer, more, with));
-  } else if (fewer > 0 || divides(more)) {
-    ways.push_back(count(fewer > 0 ? fewer : more, "rank") + with);
-  }
-  if (batch >= ranks && batch % ranks == 0) {
-    std::int64_t smaller = std::min(micro_batch, batch / ranks);
-    while (batch / ranks % smaller != 0) --smaller;
-    ways.push_back(fmt::format("train.micro_batch = {}", smaller));
-  }
-  if (micro_batch <= std::numeric_limits<std::int64_t>::max() / 2 / ranks) {
-    const std::int64_t per_pass = ranks * micro_batch, below = batch / per_pass * per_pass;
-    ways.push_back(fmt::format("train.global_batch = {}{}", below > 0 ? fmt::format("{} or ", below) : "",
-                               below + per_pass));
-  }
-  return fmt::format("use {}", fmt::join(ways, ", or "));
-}
-
-}  // namespace
-
-int micro_batches_of_step(const Config& c, int ranks) {
-  fsdp::check_tree_ranks(c.fsdp.sum_order, ranks);  // before a batch for these ranks is asked for
-  const std::int64_t batch = c.train.global_batch, micro_batch = c.train.micro_batch.value_or(1);
-  const bool is_less = micro_batch > batch / ranks;  // without a product, which may be too large
-  if (!is_less && batch % (ranks * micro_batch) == 0) return static_cast<int>(batch / (ranks * micro_batch));
-  throw_user_error("train.global_batch = {} is {} {} x train.micro_batch = {}; {}", batch,
-                   is_less ? "less than" : "not a multiple of", count(ranks, "rank"), micro_batch,
-                   advice_on_batch(c, ranks));
-}
-
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
   std::error_code ignored;
   const std::string hub = checkpoint::hub_advice(c.model.config);
   if (model_text.empty() && !hub.empty() && !std::filesystem::exists(c.model.config, ignored)) {
     const char* const key = c.model.weights == c.model.config ? "model.weights" : "model.config";
-    throw_user_error("{} = {}: no such file or folder{}", key, c.model.config, hub);
+    throw_user_error("{} = {}: no such file or folder{}", key, c.model.config,
+                     hub);
   }
   model::LlamaConfig llama = with_source("model.config = ", c.model.config, [&] {
     return model_text.empty() ? model::LlamaConfig::read(c.model.config)

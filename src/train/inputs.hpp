@@ -31,9 +31,6 @@ struct Inputs {
 /// What checkpoints of the run say of adapters and their base: CheckpointTexts::adapter; empty where there are none.
 std::string adapter_text_of(const Inputs& inputs, const Config& config);
 
-/// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them
-int micro_batches_of_step(const Config& config, int ranks);
-
 /// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
 model::LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");
 

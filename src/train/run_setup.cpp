@@ -8,6 +8,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
+#include "llampi/train/micro_batches.hpp"
 #include "llampi/train/open_compute.hpp"
 #include "train/engine_config.hpp"
 #include "train/same_model.hpp"
