@@ -254,7 +254,7 @@ Option config_option(std::string& file) {
 
 train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
                              const std::vector<Option>& more, std::set<std::string>* given,
-                             std::set<std::string>* on_command_line) {
+                             std::set<std::string>* above_file) {
   train::Config defaults;
   const auto table = option_table(defaults);
   std::string file;
@@ -281,10 +281,8 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
   for (const auto& source : sources) {
     for (const auto& setting : source) {
       if (given != nullptr) given->insert(setting.key);
+      if (above_file != nullptr && &source != &sources.front()) above_file->insert(setting.key);
     }
-  }
-  if (on_command_line != nullptr) {
-    for (const auto& setting : line.settings) on_command_line->insert(setting.key);
   }
   return build(sources, purpose, log);
 }

@@ -22,11 +22,11 @@ enum class Purpose : std::uint8_t { train, plan };
 /// @param log told which value counts of an option that is given twice
 /// @param more options of the command, besides `--config` and the keys; their targets are set
 /// @param given if not null: the keys that some source names are added to it
-/// @param on_command_line if not null: likewise, of the command line alone
+/// @param above_file if not null: likewise, of what stands before the file: the command line and the environment
 /// @throws UserError naming key, value, where it came from and what to do
 train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
                              const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr,
-                             std::set<std::string>* on_command_line = nullptr);
+                             std::set<std::string>* above_file = nullptr);
 
 /// For commands that need no batch of a run: if train.global_batch is not in `given`, it becomes a multiple of ranks x
 /// train.micro_batch, is added to `given`, and `log` is told.

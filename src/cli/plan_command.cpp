@@ -43,6 +43,7 @@ that fits.
 )";
 
 constexpr int kMostRanks = 65536;
+constexpr Range kGib{.low = 0, .high = 1e6};  // no machine has more; the same number in bytes is refused
 
 struct PlanRequest {
   train::RunShape shape;
@@ -102,11 +103,11 @@ std::vector<Option> options_of(PlanRequest& r) {
       {"memory",
        &r.machine.memory_gib,
        "device memory per rank in GiB; 0: that of the GPU model",
-       {.range = kAtLeastZero}},
+       {.range = kGib}},
       {"host-memory",
        &r.machine.host_memory_gib,
        "host memory per node in GiB, for all its ranks; offloaded state must fit there. 0: unknown",
-       {.range = kAtLeastZero}},
+       {.range = kGib}},
       {"machine",
        &r.machine.machine,
        fmt::format(
@@ -139,7 +140,8 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.tune,
        "search the strategy, the shard group, the micro-batch, gradient accumulation, recomputation and offloading for the most "
        "predicted tokens/s that fits (with --machine); of those within 0.1 %, the one that needs least memory. Keys on the "
-       "command line and train.global_batch are kept; keys of the configuration file may change",
+       "command line and in the environment are kept, and so is train.global_batch; keys of the configuration file may change. "
+       "A strategy that needs another value of a kept key is not searched: with fsdp.shard_group_size=4 only hybrid ones are",
        {},
        true},
       {"tune-precision",
@@ -329,9 +331,9 @@ int plan_command(const Arguments& arguments) {
   PlanRequest request;
   if (!works_alone("plan", environment_variable)) return kDone;
   const Log log = console_log(true, stderr);
-  std::set<std::string> given, on_command_line;
+  std::set<std::string> given, above_file;
   train::Config config =
-      resolve_config(arguments, log, Purpose::plan, options_of(request), &given, &on_command_line);
+      resolve_config(arguments, log, Purpose::plan, options_of(request), &given, &above_file);
   check_options(request);
   set_ranks(request.shape);
   choose_global_batch(config, request.shape.ranks, given, log);
@@ -343,7 +345,7 @@ int plan_command(const Arguments& arguments) {
         figures_with_warnings(request, config, machine, train::nodes_of_ranks(request.shape), log);
     return report_tuning(request,
                          {.config = config,
-                          .kept = on_command_line,
+                          .kept = above_file,
                           .shape = request.shape,
                           .machine = machine,
                           .figures = *figures,

@@ -11,28 +11,23 @@
 
 #include "cli/keys.hpp"
 #include "cli/option_table.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"
 #include "llampi/model/llama.hpp"
+#include "llampi/train/micro_batches.hpp"
 
 namespace llampi::cli {
 namespace {
 
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
+constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are printed
 constexpr std::int64_t kUsualGpuBytes = std::int64_t{80} << 30;
 
 bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware::gpu; }
-
-std::vector<std::int64_t> divisors(std::int64_t number) {
-  std::vector<std::int64_t> all;
-  for (std::int64_t n = 1; n <= number; ++n) {
-    if (number % n == 0) all.push_back(n);
-  }
-  return all;
-}
 
 /// That lie inside nodes, or take whole nodes; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
@@ -48,20 +43,26 @@ std::vector<int> group_sizes(const TuneQuestion& q) {
   return sizes;
 }
 
+/// Some strategies do not have all keys.
+bool keeps_its_keys(const TuneQuestion& q, fsdp::Strategy strategy) {
+  return std::ranges::none_of(changed_keys(q.config, train::with_strategy(q.config, strategy)),
+                              [&](const plan::TunedKey& changed) { return q.kept.contains(changed.key); });
+}
+
 std::vector<plan::Sharding> shardings(const TuneQuestion& q) {
   const auto& f = q.config.fsdp;
   std::vector<plan::Sharding> all;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
-    if (q.kept.contains("fsdp.strategy") && strategy != f.strategy) continue;
+    if (!keeps_its_keys(q, strategy)) continue;
     std::vector<int> sizes = {0};
     if (fsdp::is_hybrid(strategy))
       sizes = q.kept.contains("fsdp.shard_group_size") ? std::vector{f.shard_group_size.value_or(0)}
                                                        : group_sizes(q);
     std::vector<bool> over_replicas = {false};
-    if (fsdp::has_replicas(strategy) && q.machine.ranks > 1) {
+    if (q.kept.contains("fsdp.shard_optimizer_over_replicas")) {
+      over_replicas = {f.shard_optimizer_over_replicas};
+    } else if (fsdp::has_replicas(strategy) && q.machine.ranks > 1) {
       over_replicas = {false, true};
-      if (q.kept.contains("fsdp.shard_optimizer_over_replicas"))
-        over_replicas = {f.shard_optimizer_over_replicas};
     }
     for (const int size : sizes) {
       for (const bool over : over_replicas) all.push_back({strategy, size, over});
@@ -116,7 +117,8 @@ std::vector<fsdp::Offload> offloadings(const TuneQuestion& q, std::vector<std::s
   const auto kept = [&](const fsdp::Offload& o) {
     return (!q.kept.contains("fsdp.cpu_offload") ||
             (o.optimizer == now.optimizer && o.params == now.params)) &&
-           (!q.kept.contains("fsdp.offload_step") || !o.optimizer || o.host_step == now.host_step) &&
+           (!q.kept.contains("fsdp.offload_step") ||
+            o.host_step == (q.config.fsdp.offload_step == train::OffloadStep::host)) &&
            (!q.kept.contains("activation.offload") || o.residuals == now.residuals);
   };
   std::vector<fsdp::Offload> all;
@@ -226,10 +228,8 @@ class Trials {
     return computing_[key] = seconds;
   }
 
-  /// As a run would have it, with all its micro-batches.
-  plan::TimedChoice exactly(const train::Config& config) const {
-    return measured(config, config.train.global_batch);
-  }
+  /// As a run would have it, with all its micro-batches, if there are not very many.
+  plan::TimedChoice exactly(const train::Config& config) const { return measured(config, kManyMicroBatches); }
 
  private:
   using Run = std::shared_ptr<const train::CompiledRun>;
@@ -253,8 +253,12 @@ class Trials {
   }
 
   plan::TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
-    const auto run = compile(config, most_micro_batches);
-    const auto [needed, host_needed] = bytes_of(config, *run);
+    Run run = compile(config, most_micro_batches);
+    auto [needed, host_needed] = bytes_of(config, *run);
+    if (!memory_.device_holds(needed) || !memory_.host_holds(host_needed)) {
+      run = compile(config, most_micro_batches, left_by_inputs(config, *run));
+      std::tie(needed, host_needed) = bytes_of(config, *run);
+    }
     plan::TimedChoice timed{.choice = {},
                             .time = time(config, *run, run->options),
                             .needed_bytes = needed,
@@ -289,14 +293,32 @@ class Trials {
   std::int64_t micro_batches(const train::Config& config) const {
     return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
   }
-  Run compile(train::Config config, std::int64_t most_micro_batches) const {
-    const bool divides =  // if not, a run is refused
-        config.train.micro_batch &&
-        config.train.global_batch % (q_.machine.ranks * *config.train.micro_batch) == 0;
-    if (divides && config.fsdp.sum_order == fsdp::SumOrder::any)
+  Run compile(const train::Config& config, std::int64_t most_micro_batches) const {
+    return compile(config, most_micro_batches, q_.shape.memory);
+  }
+  /// @param memory by which what is `auto` is decided
+  Run compile(train::Config config, std::int64_t most_micro_batches,
+              const plan::PlannedMemory& memory) const {
+    const std::int64_t all = train::micro_batches_of_step(config, q_.machine.ranks);
+    if (config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any)
       config.train.global_batch =
-          std::min(micro_batches(config), most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
-    return std::make_shared<const train::CompiledRun>(train::compile_run(config, q_.shape));
+          std::min(all, most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
+    train::RunShape shape = q_.shape;
+    shape.memory = memory;
+    return std::make_shared<const train::CompiledRun>(train::compile_run(config, shape));
+  }
+  /// The memory without the inputs of the micro-batches that the run was not compiled with.
+  plan::PlannedMemory left_by_inputs(const train::Config& config, const train::CompiledRun& run) const {
+    plan::PlannedMemory left = q_.shape.memory;
+    const auto without = [](std::int64_t& bytes, std::int64_t needed, std::int64_t of_run) {
+      if (bytes > 0) bytes = std::max<std::int64_t>(bytes - (needed - of_run), 1);
+    };
+    const auto [needed, host_needed] = bytes_of(config, run);
+    const auto& arena_bytes = run.compiled.arena_bytes;
+    without(left.device_bytes, needed,
+            memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction));
+    without(left.host_bytes, host_needed, memory_.needed_on_host(arena_bytes));
+    return left;
   }
   /// With the inputs of all its micro-batches, though the run was compiled with fewer.
   std::pair<std::int64_t, std::int64_t> bytes_of(const train::Config& config,
@@ -368,13 +390,16 @@ TunedConfig tune_config(const TuneQuestion& q) {
   require_divisible(q);
   TunedConfig tuned;
   const Trials trials(q);
+  std::string refused;
   try {
     tuned.configured = trials.exactly(q.config);
   } catch (const UserError& error) {
-    tuned.notes.push_back("the configuration as it is cannot be had: " + sentence_of(error));
+    refused = sentence_of(error);
+    tuned.notes.push_back("the configuration as it is cannot be had: " + refused);
   }
   const auto model = model::make_llama(model::LlamaConfig::read(q.config.model.config));
   const plan::TuneSpace space = space_of(q, *model, tuned.notes);
+  if (space.candidates() == 0) throw_user_error("{}", refused);  // keys that are kept contradict each other
   tuned.tuning = plan::tune(
       space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
   auto& timed = tuned.tuning.timed;

@@ -15,7 +15,7 @@ namespace llampi::cli {
 /// All that tuning keeps as it is.
 struct TuneQuestion {
   const train::Config& config;
-  const std::set<std::string>& kept;  ///< keys
+  const std::set<std::string>& kept;  ///< keys, with the values that they have
   train::RunShape shape;
   const plan::Machine& machine;  ///< with its ranks
   const Figures& figures;

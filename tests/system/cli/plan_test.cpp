@@ -694,6 +694,20 @@ TEST_F(Plan, RefusesAGlobalBatchThatRanksCannotDivideAndNamesTheNearest) {
                  "train.micro_batch = 3, or train.global_batch = 20 or 40");
 }
 
+TEST_F(Plan, RefusesAGlobalBatchInTokens) {
+  expect_refused(
+      "--train.global_batch=524288",
+      "a step of 262,144 micro-batches is too long (at most 16,384): train.global_batch = 524288 "
+      "counts sequences, not tokens (524,288 tokens fill 32,768 sequences of 16); lower it, or raise "
+      "train.micro_batch");
+  expect_refused(
+      "--data.seq_len=64 --train.micro_batch=auto --train.global_batch=999999937",
+      "a step of 999,999,937 micro-batches is too long (at most 16,384): train.global_batch = "
+      "999999937 counts sequences, not tokens (999,999,937 tokens fill 15,624,999 sequences of 64); "
+      "lower it, or set train.micro_batch");
+  EXPECT_EQ(plan("--train.global_batch=524288 --train.micro_batch=65536").status, 0);
+}
+
 TEST_F(Plan, TakesAGlobalBatchThatTheRanksDivideWhereNoneIsGiven) {
   const std::string keys = "--model.config=model --data.seq_len=16 --json --ranks ";
   const Ending ending = run("plan --train.micro_batch=2 " + keys + "9");
@@ -810,6 +824,11 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
   const Ending kept = plan(options + "--fsdp.strategy=shard_grad_op --train.micro_batch=2");
   EXPECT_THAT(kept.out, AllOf(HasSubstr("\n> shard_grad_op "), Not(HasSubstr("no_shard")),
                               Not(HasSubstr("--train.micro_batch"))));
+  // Likewise what is in the environment, which stands above the file that is written.
+  const Ending of_environment = run("plan --config run.ini " + options + "--output kept.ini",
+                                    "LLAMPI_FSDP_STRATEGY=shard_grad_op LLAMPI_TRAIN_MICRO_BATCH=2");
+  EXPECT_THAT(of_environment.out, AllOf(HasSubstr("\n> shard_grad_op "), Not(HasSubstr("no_shard")),
+                                        Not(HasSubstr("--train.micro_batch"))));
   expect_refused("--tune", "--tune needs the speed of the machine; add --machine");
   expect_refused("--output x.ini", "--output needs --tune");
   expect_refused("--tune-precision", "--tune-precision needs --tune");
@@ -885,6 +904,35 @@ TEST_F(Plan, TuningCountsTheInputsOfEveryMicroBatch) {
   EXPECT_THAT(tuned.out, Not(ContainsRegex("\n> [^\n]*does not fit")));
 }
 
+// The plan of all micro-batches is the same; only its compute time is not summed from as many numbers.
+TEST_F(Plan, TuningContinuesTheTimeOfVeryManyMicroBatches) {
+  const std::string options =
+      "--ranks 2 --threads 1 --machine workstation-2-cores --train.micro_batch=1 --train.global_batch=1200 "
+      "--fsdp.strategy=full_shard --fsdp.accumulate=sharded --activation.checkpointing=none";
+  const auto planned = json(options), configured = json(options + " --tune")["configured"];
+  EXPECT_NEAR(
+      configured["tokens_per_second"].get<double>() / planned["step_time"]["tokens_per_second"].get<double>(),
+      1, 1e-6);
+  EXPECT_EQ(configured["needed_bytes"], planned["needed_bytes"]);
+}
+
+// Strategies that need another value of one are not searched.
+TEST_F(Plan, TuningChangesNoKeyThatIsGiven) {
+  const std::string options = "--ranks 4 --per-node 2 --machine h100 --host-memory 100 --tune ";
+  const auto tuned = [&](const std::string& key) {
+    const Ending ending = plan(options + key);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_THAT(ending.out, Not(HasSubstr(key.substr(0, key.find('='))))) << key;
+    return ending.out;
+  };
+  EXPECT_THAT(tuned("--fsdp.shard_group_size=2"), HasSubstr("\n> hybrid_shard"));
+  EXPECT_THAT(tuned("--fsdp.all_reduce_stream=true"), HasSubstr("\n> hybrid_shard"));
+  EXPECT_THAT(tuned("--fsdp.shard_optimizer_over_replicas=true"), Not(HasSubstr("\n> full_shard")));
+  EXPECT_THAT(tuned("--fsdp.offload_step=host"), HasSubstr("step on the host"));
+  expect_refused(options + "--fsdp.shard_group_size=2 --fsdp.strategy=full_shard",
+                 "fsdp.shard_group_size = 2 needs a hybrid strategy, not full_shard");
+}
+
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {
   expect_refused("--data.seq_len=65",
                  "data.seq_len = 65 is larger than max_position_embeddings = 64 of model");
@@ -920,7 +968,11 @@ TEST_F(Plan, RefusesWrongOptions) {
       "--device h1000",
       "device = h1000 (command line) is not known; use auto, cpu, cuda, gb200, b200, gh200, h200-nvl, "
       "h200, h100-nvl, h100-pcie, h100, a100-40gb, a100, l40s, a6000 or rtx4090");
-  expect_refused("--memory=-1", "memory = -1 (command line) is out of range; it must be at least 0");
+  expect_refused("--memory=-1",
+                 "memory = -1 (command line) is out of range; it must be at least 0 and at most 1000000");
+  expect_refused(  // in bytes
+      "--device h100 --host-memory 2199023255552",
+      "host-memory = 2199023255552 (command line) is out of range; it must be at least 0 and at most 1000000");
   expect_refused("--ranks 0",
                  "ranks = 0 (command line) is out of range; it must be at least 1 and at most 65536");
   expect_refused("--ranks two", "ranks = two (command line) is not a whole number");

@@ -9,6 +9,8 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
@@ -48,7 +50,7 @@ class PlanTuning : public ::testing::Test {
   }
   TunedConfig tuned() const {
     return tune_config(
-        {.config = config_, .kept = {}, .shape = shape_, .machine = machine_, .figures = *figures_});
+        {.config = config_, .kept = kept_, .shape = shape_, .machine = machine_, .figures = *figures_});
   }
 
   std::vector<Config> all_configurations() const;
@@ -96,6 +98,7 @@ class PlanTuning : public ::testing::Test {
 
   TemporaryFolder folder_;
   Config config_;
+  std::set<std::string> kept_;
   train::RunShape shape_;
   plan::Machine machine_;
   std::optional<Figures> figures_;
@@ -172,6 +175,25 @@ TEST_F(PlanTuning, SaysWhatIsWrongWithTheConfigurationAsItIs) {
   EXPECT_EQ(found.notes.front(),
             "the configuration as it is cannot be had: train.global_batch = 4 is less than 2 ranks x "
             "train.micro_batch = 4; use 1 rank, or train.micro_batch = 2, or train.global_batch = 8");
+}
+
+// What is `auto` is decided by what the inputs of all micro-batches leave, though fewer are compiled.
+TEST_F(PlanTuning, LeavesRoomForTheInputsOfVeryManyMicroBatches) {
+  MachineRequest request;
+  request.machine = "h100";
+  request.memory_gib = 12;
+  train::RunShape shape;
+  shape.ranks = 2;
+  config_.train.micro_batch = 1;
+  kept_ = {"train.micro_batch", "fsdp.strategy", "activation.checkpointing"};
+  config_.activation.checkpointing = fsdp::Checkpointing::full;
+  place(request, shape, 16384);
+  const TunedConfig found = tuned();
+  ASSERT_TRUE(found.configured.has_value());
+  const Planned planned = plan_of(config_);
+  EXPECT_TRUE(found.configured->fits);
+  EXPECT_LE(found.configured->needed_bytes, machine_.memory_bytes);
+  EXPECT_NEAR(found.configured->time.seconds / planned.seconds, 1, 1e-3);
 }
 
 // 3400 plans each time: label `long`.
