@@ -5,8 +5,10 @@
 #include <numeric>
 #include <string_view>
 
+#include "cli/keys.hpp"
 #include "cli/plan_machine.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/measure/measure.hpp"
 #include "llampi/plan/collective_time.hpp"
@@ -145,7 +147,13 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
     return result;
   }
   const train::CompiledRun run = train::compile_run(config, shape);
-  const double seconds = time_actions(run, known).time.seconds;
+  double seconds = 0;
+  try {
+    seconds = time_actions(run, known).time.seconds;
+  } catch (const UserError& error) {  // the machine lacks a figure that this step needs
+    result.checks.push_back({"speed", Verdict::skip, sentence_of(error)});
+    return result;
+  }
   result.predicted_tokens_per_second = figures.tokens_per_second * figures.step_seconds / seconds;
   result.checks.push_back(
       verdict_on_speed(figures.tokens_per_second, result.predicted_tokens_per_second, machine.name));

@@ -57,6 +57,13 @@ std::optional<LinkCosts> fit_links(const Result& result) {
 void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log) {
   const auto links = fit_links(result);
   if (!links) return;
+  const bool one_node = result.nodes == 1;
+  if (!one_node && result.ranks > result.nodes) {
+    log.warning(
+        "the machine file has no figures of links: with several ranks on some of several nodes, collectives use both kinds at once. "
+        "Run --calibrate on one node for in_node_gb_s, and with one rank on each node for network_gb_s, and put both into one file");
+    return;
+  }
   if (links->bounded)
     log.warning(
         "small collectives took about as long as large ones: the bandwidth in the machine file is a guess, twice the best that was "
@@ -70,10 +77,10 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
   machine.set("message_us", figure(0, "part of the latency"));
   const double rate = plan::rounded(1e-9 / links->seconds_of_byte),
                microseconds = plan::rounded(links->latency * 1e6);
-  if (result.nodes == 1) {
+  if (one_node) {
     machine.set("in_node_gb_s", figure(rate, note));
     machine.set("in_node_latency_us", figure(microseconds, note));
-  } else if (result.ranks_on_node == 1) {
+  } else {
     machine.set("network_gb_s", figure(rate, note));
     machine.set("network_latency_us", figure(microseconds, note));
   }

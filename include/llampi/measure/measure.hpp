@@ -21,7 +21,8 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
 
 /// The figures of this machine, by least squares over its operations, and its links by the same over its collectives.
 /// @param result of measure(), with single operations
-/// @param log gets a warning if times of collectives hardly grow with their bytes, as when another program runs too
+/// @param log gets a warning if times of collectives hardly grow with their bytes, as when another program runs too, and if the ranks
+/// are on several nodes, with several on some: then there are no figures of links
 plan::MachineSpeed calibrate(const Result& result, const std::string& name, const Log& log);
 
 }  // namespace llampi::measure

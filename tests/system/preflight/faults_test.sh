@@ -151,6 +151,12 @@ expect FAIL speed "[0-9,]+ tokens/s in the fastest step, [0-9,]+ predicted with 
 check on_two --machine h100
 expect_nothing_but_slow_ranks "a machine with GPUs"
 for name in bandwidth speed; do expect SKIP $name "h100 has the figures of GPUs, and these ranks compute on CPUs"; done
+machine 1e-5 10
+sed -i '/"product_tflops_float32"/d' other.json
+check on_two --machine other.json
+expect_nothing_but_slow_ranks "a machine without a figure"
+expect PASS bandwidth "bus bandwidth"
+expect SKIP speed "other.json has no figure product_tflops_float32, which this plan needs"
 check on_two --machine none.json
 ((status == 2)) || complain "a machine file that is not there"
 [[ $(grep -c '^llampi: ' <<<"$output") == 1 && $output == *none.json* ]] || complain "one sentence"

@@ -98,6 +98,26 @@ TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {
   EXPECT_EQ(machine.find("network_gb_s"), nullptr);
 }
 
+// One rank on the first node, and two on the second, are not one on each.
+TEST(BenchResult, GivesNoLinksOfBothKindsAtOnceAndSaysSo) {
+  std::string warnings;
+  const Log log([&](const std::string& line) { warnings += line; });
+  const auto machine_of = [&](int ranks, int nodes, int on_first_node) {
+    Result result = result_of_two_ranks();
+    result.ranks = ranks, result.nodes = nodes, result.ranks_on_node = on_first_node;
+    return calibrate(result, "several", log);
+  };
+  EXPECT_NEAR(machine_of(2, 2, 1).value("network_gb_s"), 5, 0.01);
+  EXPECT_EQ(warnings, "");
+  for (const auto& [ranks, on_first_node] : {std::pair{3, 1}, {4, 2}}) {
+    warnings.clear();
+    const plan::MachineSpeed machine = machine_of(ranks, 2, on_first_node);
+    for (const char* key : {"network_gb_s", "in_node_gb_s", "bandwidth_reached", "message_us"})
+      EXPECT_EQ(machine.find(key), nullptr) << key;
+    EXPECT_THAT(warnings, HasSubstr("warning: the machine file has no figures of links: "));
+  }
+}
+
 // As CI had it: another program ran beside the small messages, so that they took longer than large ones.
 TEST(BenchResult, GivesLinksThatAPlanTakesWhateverWasMeasured) {
   std::string warnings, note;
