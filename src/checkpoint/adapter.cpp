@@ -10,6 +10,7 @@
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
@@ -95,7 +96,8 @@ bool holds_adapter(const fs::path& path) {
 
 std::vector<fs::path> adapter_files(const fs::path& path) {
   const auto type = io::type_of(path);
-  if (type == fs::file_type::not_found) throw_user_error("{}: no such file or folder", path.string());
+  if (type == fs::file_type::not_found)
+    throw_user_error("{}: no such file or folder{}", path.string(), seen_from(path));
   if (type != fs::file_type::directory) return {path};
   return {path / kPeftConfig, path / kPeftWeights};
 }

@@ -10,6 +10,7 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
@@ -138,7 +139,7 @@ std::string hub_advice(const fs::path& missing) {
 FileKind identify(const fs::path& path) try {
   const auto type = io::type_of(path);
   if (type == fs::file_type::not_found)
-    throw_user_error("{}: no such file or folder{}", path.string(), hub_advice(path));
+    throw_user_error("{}: no such file or folder{}{}", path.string(), seen_from(path), hub_advice(path));
   if (type == fs::file_type::directory) {
     if (io::type_of(path / "config.json") != fs::file_type::not_found) return FileKind::huggingface_folder;
     if (holds_adapter(path))

@@ -11,6 +11,12 @@
 
 namespace llampi {
 
+std::string seen_from(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto folder = std::filesystem::current_path(error);
+  return path.is_absolute() || error ? "" : fmt::format(" (seen from {})", folder.string());
+}
+
 std::string format_bytes(std::int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);

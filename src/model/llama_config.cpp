@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "llampi/core/text.hpp"
 #include "model/json_fields.hpp"
 
 namespace llampi::model {
@@ -295,8 +296,8 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) {
     throw_user_error(
-        "{}: the model's configuration cannot be opened; give a Hugging Face config.json or its folder{}.",
-        file.string(), file.is_relative() ? ", as a path from the folder that llampi is started in" : "");
+        "{}: the model's configuration cannot be opened{}; give a Hugging Face config.json or its folder.",
+        file.string(), seen_from(file));
   }
   std::ostringstream text;
   text << stream.rdbuf();

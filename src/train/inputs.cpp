@@ -23,7 +23,7 @@ model::LlamaConfig read_model_config(const Config& c, const std::string& model_t
   const std::string hub = checkpoint::hub_advice(c.model.config);
   if (model_text.empty() && !hub.empty() && !std::filesystem::exists(c.model.config, ignored)) {
     const char* const key = c.model.weights == c.model.config ? "model.weights" : "model.config";
-    throw_user_error("{} = {}: no such file or folder{}", key, c.model.config,
+    throw_user_error("{} = {}: no such file or folder{}{}", key, c.model.config, seen_from(c.model.config),
                      hub);
   }
   model::LlamaConfig llama = with_source("model.config = ", c.model.config, [&] {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@ std::string count(std::int64_t number, const char* one, const char* ending = "s"
 /// `text` with `replacement` for each control character but those in `kept`: of ASCII, and U+0080 to U+009F in UTF-8. So text from
 /// a file cannot control a terminal or begin a line.
 std::string replace_controls(std::string_view text, char replacement, std::string_view kept = {});
+/// " (seen from FOLDER)", the current one, for a relative path; empty for others. For what is not there.
+std::string seen_from(const std::filesystem::path& path);
 /// Letters to insert, leave out or replace that make `b` of `a` (Levenshtein). Takes |a| |b| steps.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

@@ -80,13 +80,15 @@ MISTAKES = [
     # Shapes that do not go together.
     ("shape", "train --train.global_batch=3 --train.micro_batch=2 --run.dir=r", 2, "multiple", RUN),
     ("shape", "mpirun train --train.global_batch=3 --run.dir=r", 2, "multiple", RUN),
-    ("shape", "train --train.global_batch=100000 --run.dir=r", 2, "samples", RUN),
+    ("shape", "train --train.global_batch=10000 --run.dir=r", 2, "samples", RUN),
+    ("shape", "train --train.global_batch=524288 --run.dir=r", 2, "counts sequences, not tokens", RUN),
     ("shape", "train --data.seq_len=65 --run.dir=r", 2, "max_position_embeddings", RUN),
     ("shape", "train --data.seq_len=1e9 --run.dir=r", 2, "max_position_embeddings|samples", RUN),
     ("shape", "train --model.config=m_small --run.dir=r", 2, "vocab", RUN),
     ("shape", "train --data.train=short.h5 --data.seq_len=32 --run.dir=r", 2, "samples|tokens", RUN),
     # Paths.
-    ("path", "train --model.config=none --run.dir=r", 2, "none", RUN),
+    ("path", "train --model.config=none --run.dir=r", 2, "none: .*cannot be opened .seen from /", RUN),
+    ("path", "train --model.config=input/none --run.dir=r", 2, "no such file or folder .seen from /.*llampi does not download", RUN),
     ("path", "train --model.config=a_folder --run.dir=r", 2, "config.json", RUN),
     ("path", "train --data.train=none.h5 --run.dir=r", 2, "none.h5", RUN),
     ("path", "train --data.train=a_folder --run.dir=r", 2, "a_folder", RUN),

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -18,6 +19,11 @@ TEST(Text, LargeNumbersHaveSeparatorsOfThousands) {
   EXPECT_EQ(with_separators(std::int64_t{4484352}), "4,484,352");
   EXPECT_EQ(with_separators(999.5), "1,000");
   EXPECT_EQ(with_separators(-123456.4), "-123,456");
+}
+
+TEST(Text, RelativePathsAreSeenFromTheCurrentFolder) {
+  EXPECT_EQ(seen_from("/a/b"), "");
+  EXPECT_EQ(seen_from("a/b"), " (seen from " + std::filesystem::current_path().string() + ")");
 }
 
 TEST(Text, BytesAreInTheUnitThatFits) {
