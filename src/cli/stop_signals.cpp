@@ -19,6 +19,9 @@ sigset_t stop_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&set, number);
+  // One that is ignored would be noticed too where it is blocked.
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -38,6 +41,7 @@ StopSignals::StopSignals() {
   const sigset_t set = stop_signals();
   const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr);
   if (error != 0) throw CallError("pthread_sigmask", std::strerror(error));
+  std::signal(SIGPIPE, SIG_IGN);
   thread_ = std::thread([this] { wait_for_signals(); });
 }
 

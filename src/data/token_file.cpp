@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "data/token_format.hpp"
 #include "llampi/io/hdf5.hpp"
@@ -138,6 +139,7 @@ class TokenFile::Impl {
 
   std::filesystem::path path;
   std::int64_t vocabulary = 0;
+  std::optional<std::int64_t> largest_id;
   std::string tokenizer;
   TokenFileNotes notes;
   io::PosixFile file;
@@ -162,6 +164,8 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
     if (io::hdf5::has_attribute(hdf5_file.id(), "vocab_size")) {
       vocabulary = io::hdf5::read_int64(hdf5_file.id(), "vocab_size");
     }
+    if (io::hdf5::has_attribute(hdf5_file.id(), "largest_id"))
+      largest_id = io::hdf5::read_int64(hdf5_file.id(), "largest_id");
     if (io::hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
       tokenizer = io::hdf5::read_string(hdf5_file.id(), "tokenizer");
     if (io::hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
@@ -272,6 +276,9 @@ TokenFile& TokenFile::operator=(TokenFile&&) noexcept = default;
 const std::filesystem::path& TokenFile::path() const { return impl_->path; }
 std::int64_t TokenFile::tokens() const { return impl_->tokens->size(); }
 std::int64_t TokenFile::vocabulary() const { return impl_->vocabulary; }
+std::int64_t TokenFile::used_vocabulary() const {
+  return impl_->largest_id ? *impl_->largest_id + 1 : impl_->vocabulary;
+}
 std::string TokenFile::tokenizer() const { return impl_->tokenizer; }
 const TokenFileNotes& TokenFile::notes() const { return impl_->notes; }
 bool TokenFile::has_loss_mask() const { return impl_->mask.has_value(); }

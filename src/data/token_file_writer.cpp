@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hdf5.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -120,6 +121,7 @@ class TokenFileWriter::Impl {
   void append_tokens(std::span<const std::int32_t> tokens) {
     for (const auto id : tokens) {
       require(id >= 0 && id < vocabulary_, "a token outside the vocabulary of its file");
+      largest_id_ = std::max(largest_id_, id);
     }
     token_spool_->append(tokens, width_);
     tokens_ += static_cast<std::int64_t>(tokens.size());
@@ -146,6 +148,7 @@ class TokenFileWriter::Impl {
       io::hdf5::write_string(file.id(), "format", token_format::kFormat);
       io::hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
       io::hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
+      if (largest_id_ >= 0) io::hdf5::write_int64(file.id(), "largest_id", largest_id_);
       io::hdf5::write_string(file.id(), "tokenizer", tokenizer_);
       write_notes(file.id(), notes);
       Places places;
@@ -170,6 +173,7 @@ class TokenFileWriter::Impl {
   std::optional<io::Spool> mask_spool_;
   std::optional<io::TemporaryFile> temporary_;  ///< once it is complete
   std::int64_t tokens_ = 0;
+  std::int32_t largest_id_ = -1;
   std::vector<std::uint64_t> documents_{0};
 };
 

@@ -314,6 +314,7 @@ double Engine::evaluate(const device::HostBatch& batch) {
 
 std::vector<double> Engine::logits(const device::HostBatch& batch, std::int64_t row) {
   impl_->run_evaluation(batch, row);
+  impl_->executor.wait_for_device(device::Stream::compute);
   return as_doubles(impl_->device, impl_->at(compiled().persistent().logits));
 }
 

@@ -47,12 +47,12 @@ void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::st
 
 void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& config,
                       const std::string& model) {
-  if (file.vocabulary() <= config.vocab_size) return;
+  if (file.used_vocabulary() <= config.vocab_size) return;
   throw_user_error(
-      "{} was made with a tokenizer of {} ids, but vocab_size of the model {} is {}. The tokenizer may be another "
+      "{} has ids up to {}, but vocab_size of the model {} is {}. The tokenizer may be another "
       "model's, or have an added token that the model has no row for; tokenize again with the model's own or use "
       "another model",
-      file.path().string(), file.vocabulary(), model, config.vocab_size);
+      file.path().string(), file.used_vocabulary() - 1, model, config.vocab_size);
 }
 
 void note_incomplete_sample(const data::TokenFile& file, std::int64_t seq_len, const Log& log) {

@@ -55,7 +55,7 @@ std::string advice_on_batch(const Config& c, int ranks) {
 
 /// Before they are compiled, which takes memory for each: a batch in tokens, as other programs count, would take all there is.
 void refuse_too_many(std::int64_t micro_batches, const Config& c) {
-  constexpr std::int64_t kMost = 16384;
+  constexpr std::int64_t kMost = 4096;
   if (micro_batches <= kMost) return;
   const std::int64_t batch = c.train.global_batch, sequences = batch / c.data.seq_len;
   const std::string in_sequences =

@@ -97,8 +97,7 @@ std::vector<int> ranks_with(const std::vector<Finding>& findings, const auto& pr
 
 }  // namespace
 
-std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
-                            double own_loss) {
+NotFinite find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine, double own_loss) {
   const auto findings =
       comm::all_gather_value<Finding>(world, {bad_parameter(device, engine), !std::isfinite(own_loss),
                                               engine.unit_of_bad_gradient(), world.topology().host});
@@ -110,10 +109,11 @@ std::string find_not_finite(comm::World& world, device::Device& device, fsdp::En
     const auto& units = engine.compiled().units;
     const int unit = fsdp::unit_of_parameter(
         units, engine.model().parameters().size())[static_cast<std::size_t>(parameter)];
-    return fmt::format("the parameter {} of unit {} is not finite itself, at element {}, which {} holds",
-                       engine.model().parameters()[static_cast<std::size_t>(parameter)].name,
-                       units[static_cast<std::size_t>(unit)].name, element,
-                       where(findings, {static_cast<int>(first - findings.begin())}));
+    return {true,
+            fmt::format("the parameter {} of unit {} is not finite itself, at element {}, which {} holds",
+                        engine.model().parameters()[static_cast<std::size_t>(parameter)].name,
+                        units[static_cast<std::size_t>(unit)].name, element,
+                        where(findings, {static_cast<int>(first - findings.begin())}))};
   }
   std::string text;
   const auto losses = ranks_with(findings, [](const auto& finding) { return finding.loss; });
@@ -121,21 +121,21 @@ std::string find_not_finite(comm::World& world, device::Device& device, fsdp::En
                         : fmt::format("the loss is not finite on {}", where(findings, losses));
   int unit = std::numeric_limits<int>::max();
   for (const auto& finding : findings) unit = finding.unit >= 0 ? std::min(unit, finding.unit) : unit;
-  if (unit == std::numeric_limits<int>::max()) return text + ", all gradients are finite";
+  if (unit == std::numeric_limits<int>::max()) return {false, text + ", all gradients are finite"};
   const auto holders = ranks_with(findings, [&](const auto& finding) { return finding.unit == unit; });
-  return text + fmt::format(", the first unit with a gradient that is not finite is {}, in the shard of {}",
-                            engine.compiled().units[static_cast<std::size_t>(unit)].name,
-                            where(findings, holders));
+  text += fmt::format(", the first unit with a gradient that is not finite is {}, in the shard of {}",
+                      engine.compiled().units[static_cast<std::size_t>(unit)].name, where(findings, holders));
+  return {false, text};
 }
 
-std::optional<std::string> NotFiniteSteps::not_finite(const StepMetrics& metrics, const std::string& where) {
+std::optional<std::string> NotFiniteSteps::not_finite(const StepMetrics& metrics, const NotFinite& found) {
   ++all_, ++in_a_row_;
-  if (in_a_row_ > policy_.skip)
-    return fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, where);
+  if (in_a_row_ > policy_.skip || found.in_parameters)
+    return fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, found.where);
   log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
                std::isfinite(metrics.grad_norm) ? "counts as skipped, but its gradient was finite and applied"
                                                 : "is skipped",
-               where, in_a_row_, all_);
+               found.where, in_a_row_, all_);
   return std::nullopt;
 }
 

@@ -15,12 +15,16 @@
 
 namespace llampi::train {
 
-/// Where it came from, after a step whose loss or gradient is not finite. In words, the same on all ranks:
-/// parameters that hold such a number already (name, element, unit, rank), else the ranks whose own loss is
-/// not finite, and the first unit, in forward order, of whose gradient a shard holds one, with the ranks that
-/// hold these shards. Collective.
-std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
-                            double own_loss);
+/// Where a number that is not finite came from. The same on all ranks.
+struct NotFinite {
+  bool in_parameters = false;  ///< they hold one: no step can be finite any more
+  /// In words: parameters that hold such a number already (name, element, unit, rank), else the ranks whose own loss is
+  /// not finite, and the first unit, in forward order, of whose gradient a shard holds one, with the ranks that
+  /// hold these shards.
+  std::string where;
+};
+/// After a step whose loss or gradient is not finite. Collective.
+NotFinite find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine, double own_loss);
 
 /// Steps whose loss or gradient was not finite, and what train.not_finite says of them.
 class NotFiniteSteps {
@@ -31,8 +35,10 @@ class NotFiniteSteps {
   /// After a step that was finite.
   void finite() { in_a_row_ = 0; }
   /// After one that was not: a warning, or why the run ends. With a gradient norm that is not finite, which all ranks share,
-  /// nothing was updated. @param where as find_not_finite() says
-  std::optional<std::string> not_finite(const StepMetrics& metrics, const std::string& where);
+  /// nothing was updated. @param found as find_not_finite() says
+  std::optional<std::string> not_finite(const StepMetrics& metrics, const NotFinite& found);
+  /// How many steps it is since the last finite one. The state may be of no use then, and should replace no other one.
+  std::int64_t in_a_row() const { return in_a_row_; }
 
  private:
   const NotFinitePolicy& policy_;

@@ -130,8 +130,8 @@ bool TrainingLoop::do_what_is_due() {
   }
   if (step == run_.total_steps) {
     save(config.checkpoint.content);
-  } else if (!tally_.stops() &&
-             (saves_again_ || run_.due(config.checkpoint.every, step))) {  // else all is saved at once
+  } else if (!tally_.stops() && (saves_again_ || is_put_off_ ||
+                                 run_.due(config.checkpoint.every, step))) {  // else all is saved at once
     start_saving();
   }
   return true;
@@ -290,7 +290,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
 /// Whether something follows that needs the losses of all ranks, or what they have to say.
 bool TrainingLoop::must_know_now(const StepMetrics& metrics) const {
   return run_.state.step == first_step_ || run_.state.step == run_.total_steps ||
-         !std::isfinite(metrics.grad_norm) || saves_again_ ||
+         !std::isfinite(metrics.grad_norm) || saves_again_ || is_put_off_ ||
          run_.due(run_.config.run.verify_replicas_every, run_.state.step) ||
          run_.due(run_.config.train.eval_every, run_.state.step) ||
          run_.due(run_.config.checkpoint.every, run_.state.step);
@@ -302,8 +302,8 @@ void TrainingLoop::check_finite(const UnreportedStep& step) {
   if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down))
     return not_finite_.finite();
   const health::FlightPhase phase(run_.record, "looks for what is not finite");
-  const std::string where = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
-  if (const auto reason = not_finite_.not_finite(metrics, where)) {
+  const NotFinite found = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
+  if (const auto reason = not_finite_.not_finite(metrics, found)) {
     run_.failure = "not_finite";
     fail(*reason);
   }
@@ -379,13 +379,19 @@ void TrainingLoop::settle_before_saving() {
 
 void TrainingLoop::save(CheckpointContent content) {
   settle_before_saving();
+  if (const std::int64_t steps = not_finite_.in_a_row(); steps > 0)
+    run_.log.warning("the checkpoint of step {} may be of no use: the last {} not finite", run_.state.step,
+                     steps == 1 ? "step was" : fmt::format("{} steps were", steps));
   run_.saver->save(run_.state, content);
   saves_again_ = false;
 }
 
 /// After a save in the background that failed, training waits for this one, which may go to checkpoint.fallback_dir or wait for room.
+/// What diverged replaces nothing: in a row of steps that are not finite, it is put off.
 void TrainingLoop::start_saving() {
   settle_before_saving();
+  is_put_off_ = not_finite_.in_a_row() > 0;
+  if (is_put_off_) return;
   if (saves_again_) {
     run_.saver->save(run_.state, run_.config.checkpoint.content);
   } else {

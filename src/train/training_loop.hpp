@@ -102,6 +102,7 @@ class TrainingLoop {
   std::exception_ptr
       save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
   bool saves_again_ = false;  ///< after this step, as the last save in the background failed
+  bool is_put_off_ = false;   ///< a save that was due, until a step is finite
   std::optional<UnreportedStep> unreported_;
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double last_seconds_ = 0;          ///< of the last step, on this rank; 0: there was none

@@ -80,7 +80,9 @@ class TokenFile {
   const std::filesystem::path& path() const;
   std::int64_t tokens() const;
   std::int64_t vocabulary() const;  ///< attribute vocab_size; 0 if missing
-  std::string tokenizer() const;    ///< attribute; empty if missing
+  /// Its ids are smaller than this: by the attribute largest_id; if that is missing, vocabulary().
+  std::int64_t used_vocabulary() const;
+  std::string tokenizer() const;  ///< attribute; empty if missing
   const TokenFileNotes& notes() const;
   /// Length of the rows that conversations were packed into: the data.seq_len to train with. 0: not recorded in the
   /// file, or its texts fit any sequence length.

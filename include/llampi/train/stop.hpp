@@ -4,7 +4,7 @@
 
 namespace llampi::train {
 
-/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() drops the step under way before its next
+/// Requests a clean stop, as SIGUSR1, SIGTERM, SIGINT and SIGHUP do: train() drops the step under way before its next
 /// micro-batch, saves and returns Outcome::stopped.
 void request_stop();
 /// True if request_stop() was called in this process since the last call.

@@ -122,7 +122,10 @@ void Executor::capture(const BoundProgram& bound, const RunInputs& inputs) {
 /// Afterwards Stream::compute waits for all collectives.
 bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Issue how) {
   Running running{bound, inputs, how, observer_, how == Issue::run ? record_ : nullptr};
-  const Progress progress(device_, [&running] { running.progress(); });
+  const Progress progress(device_, [&] {
+    running.progress();
+    if (how == Issue::run) world_.check();
+  });
   if (observer_ && how == Issue::run && device_.runs_beside_host())
     running.times.emplace(device_, bound.actions.size());
   const int count = static_cast<int>(bound.actions.size());
@@ -171,6 +174,8 @@ void Executor::wait_for(Running& running, int index, device::Stream stream) {
     if (known || stream == device::Stream::compute || stream == device::Stream::host)
       running.finished_up_to(index, known);
   } else {
+    // A host that updates waits for its device most of a step.
+    if (stream == device::Stream::host && running.record != nullptr) running.record->wait_for_device();
     device_.wait(stream, running.events[i]);
   }
 }

@@ -397,7 +397,7 @@ bool Preflight::check_steps() {
     if (overflow && ++overflows <= kOverflows) continue;
     if (!std::isfinite(loss) || !std::isfinite(done.grad_norm)) {
       const std::string where =
-          find_not_finite(run_.world, run_.compute.device(), *run_.engine, done.loss_sum);
+          find_not_finite(run_.world, run_.compute.device(), *run_.engine, done.loss_sum).where;
       list_.fail("steps", fmt::format("the loss or the gradient is not finite at step {} of {}: {}; {}", step,
                                       kSteps, where,
                                       step == 1 ? "look at the weights and the data"

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/data/loader.hpp"
@@ -125,7 +126,7 @@ TEST_F(NotFinite, ABadParameterIsNamed) {
     const auto result = step(engine);
     EXPECT_FALSE(std::isfinite(result.grad_norm));
     EXPECT_EQ(
-        find_not_finite(world(), *device, engine, result.loss_sum),
+        find_not_finite(world(), *device, engine, result.loss_sum).where,
         fmt::format("the parameter model.layers.1.mlp.down_proj.weight of unit model.layers.1 is not finite "
                     "itself, at element {}, which {} holds",
                     at, on_rank(element.rank)));
@@ -147,7 +148,7 @@ TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
     EXPECT_FALSE(std::isfinite(result.grad_norm));
     EXPECT_TRUE(std::isfinite(result.loss_sum));
     EXPECT_EQ(
-        find_not_finite(world(), *device, engine, result.loss_sum),
+        find_not_finite(world(), *device, engine, result.loss_sum).where,
         "the loss of every rank is finite, the first unit with a gradient that is not finite is model.layers.1, "
         "in the shard of " +
             on_rank(holder));
@@ -162,16 +163,31 @@ TEST_F(NotFinite, TheRankWhoseLossIsNotFiniteIsNamed) {
   step(engine);
   const int last = world().size() - 1;
   EXPECT_EQ(find_not_finite(world(), *device, engine,
-                            world().rank() == last ? std::numeric_limits<double>::infinity() : 1.0),
+                            world().rank() == last ? std::numeric_limits<double>::infinity() : 1.0)
+                .where,
             "the loss is not finite on " + on_rank(last) + ", all gradients are finite");
+}
+
+// No step mends them, so none is waited for.
+TEST_F(NotFinite, ABadParameterEndsTheRunWhateverMayBeSkipped) {
+  const NotFinitePolicy policy{.skip = 100};
+  const Log log;
+  NotFiniteSteps steps(policy, log);
+  const StepMetrics metrics{.step = 7, .grad_norm = kNaN};
+  EXPECT_FALSE(steps.not_finite(metrics, {.in_parameters = false, .where = "elsewhere"}).has_value());
+  EXPECT_EQ(steps.in_a_row(), 1);
+  EXPECT_EQ(steps.not_finite(metrics, {.in_parameters = true, .where = "there"}),
+            "the loss or the gradient is not finite at step 7: there");
+  steps.finite();
+  EXPECT_EQ(steps.in_a_row(), 0);
 }
 
 class Overflow : public Train {
  protected:
-  /// A learning rate with which the first update throws the weights out of float32's range.
-  Config diverging(const std::string& run, NotFinitePolicy policy) const {
+  /// A learning rate with which the first update makes weights whose squares are out of float32's range, or they themselves.
+  Config diverging(const std::string& run, NotFinitePolicy policy, double lr = 1e30) const {
     auto c = config(run);
-    c.optimizer.lr = 1e38;
+    c.optimizer.lr = lr;
     c.optimizer.warmup_steps = 0;
     c.train.not_finite = policy;
     return c;
@@ -210,6 +226,26 @@ TEST_F(Overflow, LeavesStepsOutWhileItMay) {
     EXPECT_TRUE(logged("2 in a row, 2 so far")) << fsdp::to_string(strategy);
     EXPECT_FALSE(world().rank() == 0 && logged("3 in a row")) << fsdp::to_string(strategy);
   }
+}
+
+TEST_F(Overflow, OfParametersEndsTheRunWhateverMayBeSkipped) {
+  EXPECT_THAT(failure(diverging("parameters", {.skip = 100}, 1e38)),
+              MatchesRegex("the loss or the gradient is not finite at step 2: the parameter .*"));
+}
+
+// Else three of them would have replaced all that can be gone back to.
+TEST_F(Overflow, SavesNothingWhileStepsAreNotFinite) {
+  auto c = diverging("saved", {.skip = 100});
+  c.checkpoint.every = 1;
+  c.checkpoint.keep = 100;
+  run(c, keeping_log());
+  if (world().rank() != 0) return;
+  std::vector<std::string> saved;
+  for (const auto& path : checkpoint::list_checkpoints(c.run.dir)) saved.push_back(path.stem());
+  ASSERT_GE(saved.size(), 2U);
+  EXPECT_LE(saved.size(), 4U) << "of the steps that were finite, and of the last one";
+  EXPECT_EQ(saved.back(), "step-00000012");
+  EXPECT_TRUE(logged("the checkpoint of step 12 may be of no use: the last "));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ MISTAKES = [
     # Shapes that do not go together.
     ("shape", "train --train.global_batch=3 --train.micro_batch=2 --run.dir=r", 2, "multiple", RUN),
     ("shape", "mpirun train --train.global_batch=3 --run.dir=r", 2, "multiple", RUN),
-    ("shape", "train --train.global_batch=10000 --run.dir=r", 2, "samples", RUN),
+    ("shape", "train --train.global_batch=4000 --run.dir=r", 2, "samples", RUN),
     ("shape", "train --train.global_batch=524288 --run.dir=r", 2, "counts sequences, not tokens", RUN),
     ("shape", "train --data.seq_len=65 --run.dir=r", 2, "max_position_embeddings", RUN),
     ("shape", "train --data.seq_len=1e9 --run.dir=r", 2, "max_position_embeddings|samples", RUN),

@@ -26,6 +26,7 @@ TEST_P(ForeignFile, IsReadWithoutAttributes) {
   const data::TokenFile file(fixture(std::string("token_files/") + GetParam()));
   EXPECT_EQ(file.tokens(), 50);
   EXPECT_EQ(file.vocabulary(), 0);
+  EXPECT_EQ(file.used_vocabulary(), 0);
   EXPECT_EQ(file.tokenizer(), "");
   EXPECT_THAT(all_starts(file), ElementsAre(0, 13, 13, 30, 50));
   EXPECT_EQ(read_all(file), fixture_tokens());

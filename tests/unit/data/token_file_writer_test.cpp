@@ -54,6 +54,7 @@ TEST(TokenFileWriter, WritesWhatTheContractSays) {
     }
     const data::TokenFile file(folder / "a.h5");
     EXPECT_EQ(file.vocabulary(), vocabulary);
+    EXPECT_EQ(file.used_vocabulary(), largest + 1);
     EXPECT_EQ(file.tokenizer(), "test");
     EXPECT_FALSE(file.has_loss_mask());
     EXPECT_THAT(all_starts(file), ElementsAre(0, 3, 3, 4));
