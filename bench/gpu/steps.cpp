@@ -71,7 +71,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available.on_device;
   fsdp::decide_what_fits(options, question,
                          {.checkpointing = o.checkpointing == "auto",
-                          .offload_residuals = machine.gpu != nullptr,
+                          .offload = machine.gpu != nullptr,
                           .micro_batch = divides,
                           .most_attention_room = decides_room ? memory_bytes / 8 : 0,
                           .logits = machine.gpu && o.logits_workspace < 0});

@@ -139,7 +139,7 @@ Spelled spelled_checkpointing(std::optional<fsdp::BlockCheckpointing>& target) {
             return true;
           },
       .advice =
-          "use none, selective, feed_forward, full or auto, or numbers of blocks as in full 4, selective"};
+          "use none, selective, offload, feed_forward, full or auto, or numbers of blocks as in full 4, selective"};
 }
 
 Spelled spelled_mebibytes(std::optional<std::int64_t>& target) {

@@ -348,15 +348,16 @@ Table other_options(train::Config& c) {
       {"activation.checkpointing",
        spelled_checkpointing(c.activation.checkpointing),
        "activation checkpointing: what the backward pass recomputes. selective: norms and activation "
-       "functions; feed_forward: those and the feed-forward network; full: whole blocks; auto: as little as "
-       "fits in memory, block by block. Blocks can be counted: full 4, feed_forward 12, selective is 4 blocks full, 12 feed_forward, all others selective",
-       {.name = "none|selective|feed_forward|full|auto"}},
+       "functions; offload: those, and what the feed-forward network saves is kept in host memory; feed_forward: those and the "
+       "feed-forward network; full: whole blocks; auto: as little as fits in memory, block by block. Blocks can be "
+       "counted: full 4, feed_forward 12, selective is the first 4 blocks full, the next 12 feed_forward, all others selective; blocks with offload are spread evenly over the model, and the others counted from the first of those that remain",
+       {.name = "none|selective|offload|feed_forward|full|auto"}},
       {"activation.offload",
        one_of(c.activation.offload, "auto",
               {train::ActivationOffload::none, train::ActivationOffload::residuals}),
        "activations kept in host memory between forward and backward. residuals: the inputs of attention and "
-       "feed-forward networks, copied during computation; auto: residuals on GPUs where "
-       "activation.checkpointing = auto recomputes less with it"},
+       "feed-forward networks, copied during computation; auto: on GPUs with "
+       "activation.checkpointing = auto, residuals if less is recomputed then; only with this value may activation.checkpointing = auto also choose offload for some blocks"},
       {"checkpoint.every",
        &c.checkpoint.every,
        "number of steps between checkpoints; 0: only at the end",
@@ -416,7 +417,7 @@ Table other_options(train::Config& c) {
       {"log.prometheus",
        &c.log.prometheus,
        "text file with the metrics of the last step, for Prometheus (node_exporter reads *.prom files), replaced at every line on the "
-       "console, and where it is 10 s old; empty: none",
+       "console, and after a step once it is 10 s old; empty: none",
        {.name = "FILE"}},
   };
 }

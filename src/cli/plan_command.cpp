@@ -106,7 +106,7 @@ std::vector<Option> options_of(PlanRequest& r) {
        {.range = kGib}},
       {"host-memory",
        &r.machine.host_memory_gib,
-       "host memory per node in GiB, for all its ranks; offloaded state must fit there. 0: unknown",
+       "host memory per node in GiB, for all its ranks; offloaded state and activations must fit there. 0: unknown",
        {.range = kGib}},
       {"machine",
        &r.machine.machine,

@@ -228,6 +228,16 @@ class Trials {
     return computing_[key] = seconds;
   }
 
+  /// With what `auto` chooses of activations, which is more than the search tries: what feed-forwards save in host memory.
+  plan::TimedChoice with_decided_activations(const plan::Choice& choice) const {
+    train::Config config = with_choice(q_, choice);
+    config.activation.checkpointing.reset();
+    config.activation.offload.reset();
+    plan::TimedChoice timed = measured(config, kMicroBatches);
+    timed.choice.numbers = choice.numbers;
+    return timed;
+  }
+
   /// As a run would have it, with all its micro-batches, if there are not very many.
   plan::TimedChoice exactly(const train::Config& config) const { return measured(config, kManyMicroBatches); }
 
@@ -384,6 +394,22 @@ std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }
 
+/// If `auto` makes one of the best combinations faster than the first.
+void put_decided_activations_first(const TuneQuestion& q, const Trials& trials,
+                                   std::vector<plan::TimedChoice>& timed) {
+  constexpr std::size_t kBest = 6;
+  const bool may_offload = on_gpu(q) && q.machine.host_memory_bytes > 0;
+  if (!may_offload || q.kept.contains("activation.checkpointing") || q.kept.contains("activation.offload"))
+    return;
+  std::optional<plan::TimedChoice> best;
+  for (std::size_t i = 0; i < std::min(timed.size(), kBest); ++i) {
+    const plan::TimedChoice decided = trials.with_decided_activations(timed[i].choice);
+    const double to_beat = (best ? *best : timed.front()).time.seconds;
+    if (decided.fits && decided.time.seconds < to_beat) best = decided;
+  }
+  if (best) timed.insert(timed.begin(), *best);
+}
+
 }  // namespace
 
 TunedConfig tune_config(const TuneQuestion& q) {
@@ -404,10 +430,16 @@ TunedConfig tune_config(const TuneQuestion& q) {
       space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
   auto& timed = tuned.tuning.timed;
   if (timed.empty()) throw_user_error("{}", nothing_fits(q, tuned.tuning));
+  put_decided_activations_first(q, trials, timed);
   const plan::Choice choice = timed.front().choice;
   tuned.config = with_choice(q, choice);
   timed.front() = trials.exactly(tuned.config);
   timed.front().choice = choice;
+  const auto& configured = tuned.configured;
+  if (configured && configured->fits && configured->time.seconds <= timed.front().time.seconds) {
+    tuned.config = q.config;
+    timed.insert(timed.begin(), *configured);
+  }
   return tuned;
 }
 

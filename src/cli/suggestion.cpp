@@ -17,6 +17,7 @@ struct Alias {
   std::string_view name, key;
 };
 constexpr Alias kAliases[] = {
+    {"activation_offloading", "activation.offload"},
     {"adam_beta1", "optimizer.beta1"},
     {"adam_beta2", "optimizer.beta2"},
     {"adam_epsilon", "optimizer.eps"},

@@ -2,6 +2,7 @@
 #include "llampi/fsdp/added_work.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace llampi::fsdp {
@@ -15,6 +16,9 @@ constexpr double kMemoryBytesPerSecond = 3e12;
 constexpr double kFlopsOfAMemoryByte = 230;   ///< 228.3
 constexpr double kFlopsOfALinkByte = 16'000;  ///< 15'930
 
+constexpr double kFp8Speed = 1.75;          ///< of matrices in 8 bits: 340 ms of a step instead of 595
+constexpr double kAttentionBackward = 2.5;  ///< products of its backward pass for each of the forward pass
+
 /// Whether so many floating-point operations take as long as a byte does at this rate, within 1 %.
 constexpr bool take_as_long(double flops, double bytes_per_second) {
   const double ratio = flops * bytes_per_second / kFlopsPerSecond;
@@ -22,6 +26,15 @@ constexpr bool take_as_long(double flops, double bytes_per_second) {
 }
 static_assert(take_as_long(kFlopsOfAMemoryByte, kMemoryBytesPerSecond));
 static_assert(take_as_long(kFlopsOfALinkByte, kHostBytesPerSecond));
+
+/// The loss's backward is its forward too.
+bool does_both(const CompiledModel& compiled, const Action& action) {
+  return action.layer + 1 == std::ssize(compiled.specs);
+}
+
+bool copies_activation(const Action& action) {
+  return action.payload == CopyPayload::residual || action.payload == CopyPayload::saved;
+}
 
 /// Of the forward pass of an attention, if the layer has one.
 double attention_flops(const model::LayerSpec& spec, const model::BatchShape& batch) {
@@ -46,32 +59,96 @@ double bytes_beside_products(const model::LayerSpec& spec) {
 
 }  // namespace
 
-double forward_flops(const model::Model& model, const CompiledModel& compiled, int layer, double tokens) {
-  double elements = 0;
-  for (const auto& use : compiled.specs[static_cast<std::size_t>(layer)].parameters) {
-    const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
-    // What is looked up is a matrix too, but not read in the backward pass.
-    const bool multiplied = parameter.shape.size() == 2 && use.backward;
-    if (multiplied) elements += static_cast<double>(parameter.elements());
+std::vector<LayerFlops> flops_of_layers(const model::Model& model, const EngineOptions& options,
+                                        const CompiledModel& compiled) {
+  const auto tokens = static_cast<double>(options.batch.tokens());
+  const auto unit_of = unit_of_parameter(compiled.units, model.parameters().size());
+  std::vector<LayerFlops> layers;
+  for (const auto& spec : compiled.specs) {
+    LayerFlops& flops = layers.emplace_back();
+    for (const auto& use : spec.parameters) {
+      const auto number = static_cast<std::size_t>(use.parameter);
+      const auto& parameter = model.parameters()[number];
+      // What is looked up is a matrix too, but not read in the backward pass.
+      const bool multiplied = parameter.shape.size() == 2 && use.backward;
+      if (!multiplied) continue;
+      const double product = 2 * static_cast<double>(parameter.elements()) * tokens;
+      const bool is_frozen = compiled.units[static_cast<std::size_t>(unit_of[number])].frozen;
+      flops.forward += product;
+      flops.backward += is_frozen ? product : 2 * product;
+    }
   }
-  return 2 * elements * tokens;
+  return layers;
 }
+
+double forward_flops(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled) {
+  double flops = 0;
+  for (const LayerFlops& layer : flops_of_layers(model, options, compiled)) flops += layer.forward;
+  for (const auto& spec : compiled.specs) flops += attention_flops(spec, options.batch);
+  return flops;
+}
+
+namespace {
+
+/// As AddedFlops counts time: with attention, and FP8 at its speed.
+std::vector<LayerFlops> times_of_layers(const model::Model& model, const EngineOptions& options,
+                                        const CompiledModel& compiled) {
+  auto layers = flops_of_layers(model, options, compiled);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& spec = compiled.specs[i];
+    const double attention = attention_flops(spec, options.batch),
+                 speed = spec.fp8_weights.empty() ? 1 : kFp8Speed;
+    layers[i] = {layers[i].forward / speed + attention,
+                 layers[i].backward / speed + kAttentionBackward * attention};
+  }
+  return layers;
+}
+
+/// By when the last layer is done, if streams had only layers to compute and activations and parameters to copy. Likewise.
+double waiting_for_copies(const model::Model& model, const EngineOptions& options,
+                          const CompiledModel& compiled) {
+  const auto layers = times_of_layers(model, options, compiled);
+  const auto& actions = compiled.step.actions;
+  std::vector<double> end(actions.size());
+  std::array<double, device::kStreams> free_at{};
+  double computed = 0, done = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    double& free = free_at[action.stream.index()];
+    for (const int waited : action.waits) free = std::max(free, end[static_cast<std::size_t>(waited)]);
+    double time = 0;
+    if (copies_activation(action) || action.payload == CopyPayload::shard)
+      time = flops_of_host_copy(static_cast<double>(action.bytes));
+    if (action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward) {
+      const LayerFlops& layer = layers[static_cast<std::size_t>(action.layer)];
+      time = action.op == Op::backward ? layer.backward : layer.forward;
+      if (action.op == Op::backward && does_both(compiled, action)) time += layer.forward;
+      computed += time;
+      done = free + time;
+    }
+    end[i] = free += time;
+  }
+  return std::max(0.0, done - computed);
+}
+
+}  // namespace
 
 AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
                        const CompiledModel& compiled) {
-  const auto tokens = static_cast<double>(options.batch.tokens());
+  const auto layers = flops_of_layers(model, options, compiled);
   AddedFlops sum;
-  double copied = 0, passes = 0;  // bytes: in one direction of the link; read and written
+  double passes = 0;  // bytes that are read or written
   for (const auto& action : compiled.step.actions) {
     const auto bytes = static_cast<double>(action.bytes);
-    if (action.payload == CopyPayload::residual) {
-      passes += bytes;
-      if (action.op == Op::d2h) copied += bytes;
-    }
-    if (action.op == Op::backward) sum.needed += 3 * forward_flops(model, compiled, action.layer, tokens);
+    if (copies_activation(action)) passes += bytes;
+    if (action.layer < 0) continue;
+    const LayerFlops& flops = layers[static_cast<std::size_t>(action.layer)];
+    if (action.op == Op::forward || (action.op == Op::backward && does_both(compiled, action)))
+      sum.needed += flops.forward;
+    if (action.op == Op::backward) sum.needed += flops.backward;
     if (action.op == Op::recompute) {
       const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-      sum.recomputed += forward_flops(model, compiled, action.layer, tokens);
+      sum.recomputed += flops.forward;
       sum.attention += attention_flops(spec, options.batch);
       passes += bytes_beside_products(spec);
     } else if (action.recomputes) {
@@ -80,10 +157,21 @@ AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
       }
     }
   }
-  const double forward = model.flops_per_token(options.batch.seq_len) * tokens * options.micro_batches / 3;
   sum.memory = kFlopsOfAMemoryByte * passes;
-  sum.waiting = std::max(0.0, kFlopsOfALinkByte * copied - forward);
+  sum.waiting = waiting_for_copies(model, options, compiled);
   return sum;
+}
+
+double flops_of_host_copy(double bytes) { return kFlopsOfALinkByte * bytes; }
+
+double spare_flops_for_copies(const model::Model& model, const EngineOptions& options,
+                              const CompiledModel& compiled) {
+  double copied = 0, computed = 0;
+  for (const auto& action : compiled.step.actions) {
+    if (copies_activation(action) && action.op == Op::d2h) copied += static_cast<double>(action.bytes);
+  }
+  for (const LayerFlops& layer : times_of_layers(model, options, compiled)) computed += layer.forward;
+  return options.micro_batches * computed - flops_of_host_copy(copied);
 }
 
 double flops_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
@@ -96,7 +184,7 @@ double flops_of_pieces(const EngineOptions& options, const CompiledModel& compil
     const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
     if (!spec.attention) continue;
     const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
-    const double backward = 2.5 * attention_flops(spec, options.batch);
+    const double backward = kAttentionBackward * attention_flops(spec, options.batch);
     const std::int64_t pieces =
         device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.attention_room);
     const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);

@@ -30,16 +30,15 @@ struct CompiledLevel {
 };
 
 /// More micro-batches take little more memory, but a long time to compile.
-EngineOptions with_few_micro_batches(EngineOptions options) {
-  constexpr int kEnough = 4;
-  if (options.sum_order == SumOrder::any) options.micro_batches = std::min(options.micro_batches, kEnough);
+EngineOptions with_few_micro_batches(EngineOptions options, int enough = 4) {
+  if (options.sum_order == SumOrder::any) options.micro_batches = std::min(options.micro_batches, enough);
   return options;
 }
 
 /// The first of checkpointing_levels() with which it fits; the last where none does.
-CompiledLevel fitting_level(const FitQuestion& question) {
-  const auto levels = checkpointing_levels(question.model);
-  EngineOptions few = with_few_micro_batches(question.options);
+CompiledLevel fitting_level(const FitQuestion& question, int offloaded = 0) {
+  const auto levels = checkpointing_levels(question.model, offloaded);
+  EngineOptions few = with_few_micro_batches(question.options, 2);
   std::size_t fewest = 0, enough = levels.size() - 1;
   while (fewest < enough) {
     const std::size_t middle = (fewest + enough) / 2;
@@ -72,6 +71,33 @@ std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::
   }
   std::ranges::reverse(divisions);
   return divisions;
+}
+
+int blocks_of(const model::Model& model) {
+  return static_cast<int>(
+      std::ranges::count_if(model.modules(), [&](const auto& m) { return m.type == model.block_type(); }));
+}
+
+/// For what so many blocks save, host memory has room and the link time during computation, if it is used well.
+int blocks_to_offload(const FitQuestion& question) {
+  EngineOptions options = with_few_micro_batches(question.options);
+  options.checkpointing = {Checkpointing::offload, 1, Checkpointing::selective};
+  const CompiledModel compiled = question.compile(options);
+  std::int64_t of_block = 0, copied = 0;  // bytes: of a micro-batch, and of all
+  for (const Action& action : compiled.step.actions) {
+    if (action.payload != CopyPayload::saved || action.op != Op::d2h) continue;
+    of_block = action.bytes;
+    copied += action.bytes;
+  }
+  const double spare = spare_flops_for_copies(question.model, options, compiled);
+  if (of_block == 0 || spare < 0) return 0;
+  int blocks = 1 + static_cast<int>(spare / flops_of_host_copy(static_cast<double>(copied)));
+  blocks = std::min(blocks, blocks_of(question.model));
+  const auto host_holds = [&](int count) {
+    return question.fits({0, compiled.arena_bytes[1] + (count - 1) * of_block}, question.mesh);
+  };
+  while (blocks > 0 && !host_holds(blocks)) --blocks;
+  return blocks;
 }
 
 FitQuestion with_options(const FitQuestion& question, const EngineOptions& options) {
@@ -115,7 +141,7 @@ FittingActivations least_added(const FitQuestion& question, const Undecided& und
   const FitQuestion with = with_options(question, options);
   const auto kept_with = [&](const AttentionRoom& room) {
     options.batch.attention_room = room.bytes;
-    return FittingActivations{fitting_activations(with, undecided.offload_residuals), room};
+    return FittingActivations{fitting_activations(with, undecided.offload), room};
   };
   auto rooms = undecided.most_attention_room > 0
                    ? attention_rooms(options, question, undecided.most_attention_room)
@@ -187,17 +213,21 @@ std::int64_t fitting_logits_bytes(const FitQuestion& question) {
   return question.fits_with(options) ? options.batch.logits_bytes : device::kLogitsBytes;
 }
 
-std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) {
-  constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
-                                       Checkpointing::feed_forward, Checkpointing::full};
-  const auto& modules = model.modules();
-  const auto blocks = static_cast<int>(std::count_if(
-      modules.begin(), modules.end(), [&](const auto& m) { return m.type == model.block_type(); }));
+std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model, int offloaded) {
+  const int blocks = blocks_of(model);
   std::vector<BlockCheckpointing> levels = {Checkpointing::none};
-  for (std::size_t i = 1; i < std::size(kLevels); ++i) {
-    for (int block = 1; block < blocks; ++block) levels.emplace_back(kLevels[i], block, kLevels[i - 1]);
-    if (blocks > 0) levels.emplace_back(kLevels[i]);
-  }
+  const auto add = [&](int offloaded_before, Checkpointing level, int most, Checkpointing others) {
+    for (int count = 1; count <= most; ++count) {
+      std::vector<Checkpointing> first(static_cast<std::size_t>(offloaded_before), Checkpointing::offload);
+      const bool are_all = offloaded_before + count == blocks;
+      first.insert(first.end(), static_cast<std::size_t>(are_all ? 0 : count), level);
+      levels.emplace_back(std::move(first), are_all ? level : others);
+    }
+  };
+  add(0, Checkpointing::selective, blocks, Checkpointing::none);
+  add(0, Checkpointing::offload, offloaded, Checkpointing::selective);
+  add(offloaded, Checkpointing::feed_forward, blocks - offloaded, Checkpointing::selective);
+  add(offloaded, Checkpointing::full, blocks - offloaded, Checkpointing::feed_forward);
   return levels;
 }
 
@@ -205,21 +235,33 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return fitting_level(question).level;
 }
 
-KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals) {
+KeptActivations fitting_activations(const FitQuestion& question, bool may_offload) {
   EngineOptions options = question.options;
   const FitQuestion with = with_options(question, options);
-  const auto kept = [&] {
-    const auto [level, compiled, fits] = fitting_level(with);
-    options.checkpointing = level;
-    return KeptActivations{level, options.offload.residuals, fits,
-                           added_flops(question.model, options, compiled).total()};
+  const auto kept = [&](int offloaded) {
+    const auto [level, compiled, fits] = fitting_level(with, offloaded);
+    EngineOptions chosen = options;
+    chosen.checkpointing = level;
+    return KeptActivations{level, chosen.offload.residuals, fits,
+                           added_flops(question.model, chosen, compiled).total()};
   };
-  const KeptActivations as_given = kept();
-  if (!may_offload_residuals || as_given.checkpointing == Checkpointing::none) return as_given;
+  const KeptActivations as_given = kept(0);
+  if (!may_offload || as_given.checkpointing == Checkpointing::none) return as_given;
   options.offload.residuals = true;
-  const KeptActivations offloaded = kept();
-  const auto cost = [](const KeptActivations& k) { return std::pair(!k.fits, k.added); };
-  return cost(offloaded) < cost(as_given) ? offloaded : as_given;
+  KeptActivations best = as_given;
+  const auto improves = [&](int offloaded) {
+    const KeptActivations other = kept(offloaded);
+    const bool is_better = other.fits && (!best.fits || other.added < best.added);
+    if (is_better) best = other;
+    return is_better;
+  };
+  improves(0);
+  // Where it does not fit with whole blocks recomputed, it does not with blocks that are not.
+  const bool may_be_better = best.fits && (best.checkpointing.uses(Checkpointing::feed_forward) ||
+                                           best.checkpointing.uses(Checkpointing::full));
+  const int blocks = may_be_better ? blocks_to_offload(with) : 0;
+  if (blocks > 0 && !improves(blocks) && blocks > 1) improves(blocks / 2);
+  return best;
 }
 
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {

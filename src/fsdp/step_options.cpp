@@ -15,6 +15,22 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
+std::vector<Checkpointing> BlockCheckpointing::of_blocks(std::size_t count) const {
+  std::vector<Checkpointing> others;
+  for (std::size_t block = 0; block < count; ++block) {
+    const Checkpointing level = block < blocks.size() ? blocks[block] : blocks.back();
+    if (level != Checkpointing::offload) others.push_back(level);
+  }
+  const std::size_t offloaded = count - others.size();
+  std::vector<Checkpointing> all;
+  for (std::size_t block = 0, placed = 0; block < count; ++block) {
+    const bool is_next = placed < offloaded && block == placed * count / offloaded;
+    placed += is_next ? 1 : 0;
+    all.push_back(is_next ? Checkpointing::offload : others[block - placed]);
+  }
+  return all;
+}
+
 std::string to_string(const BlockCheckpointing& checkpointing) {
   const auto& blocks = checkpointing.blocks;
   std::string text;

@@ -61,7 +61,8 @@ class AttentionLayer final : public Layer {
     const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
     const auto [kept_normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
     const auto [workspace] = take<1>(c.scratch.first(1));
-    const Tensor normed = adapters_.learns_from(kQkvProduct) ? kept_normed : c.scratch[1];
+    auto more_scratch = c.scratch.subspan(1);
+    const Tensor normed = kept_or_scratch(kept_normed, more_scratch);
     const auto [rope] = take<1>(c.constants);
     const auto of_qkv = adapters_.forward(c, kQkvProduct), of_out = adapters_.forward(c, kOutProduct);
 

@@ -16,6 +16,14 @@ inline BufferSpec kept_or_scratch(const BufferSpec& spec, bool is_read, std::vec
   return {spec.name, 0, spec.cols, spec.dtype};
 }
 
+/// Where forward() writes it: the saved tensor, or the first of `scratch`, which then begins after it. In the order of the spec.
+inline Tensor kept_or_scratch(const Tensor& saved, std::span<const Tensor>& scratch) {
+  if (saved.elements() > 0) return saved;
+  const Tensor first = scratch.front();
+  scratch = scratch.subspan(1);
+  return first;
+}
+
 /// A saved tensor if backward() is to write it once more, else nothing.
 inline Tensor to_recompute(const LayerContext& c, const Tensor& saved) {
   return c.recomputes && saved.elements() > 0 ? saved : Tensor{};

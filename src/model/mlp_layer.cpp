@@ -39,10 +39,9 @@ class MlpLayer final : public Layer {
   void forward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
     const auto [kept_normed, inverse_rms, gate_up, kept_activated] = take<4>(c.saved.first(4));
-    const Tensor normed = adapters_.learns_from(kGateUpProduct) ? kept_normed : c.scratch[0];
-    const Tensor activated = adapters_.learns_from(kDownProduct)
-                                 ? kept_activated
-                                 : c.scratch[adapters_.learns_from(kGateUpProduct) ? 0 : 1];
+    auto scratch = c.scratch;
+    const Tensor normed = kept_or_scratch(kept_normed, scratch);
+    const Tensor activated = kept_or_scratch(kept_activated, scratch);
     const auto of_gate_up = adapters_.forward(c, kGateUpProduct),
                of_down = adapters_.forward(c, kDownProduct);
 

@@ -114,6 +114,10 @@ std::string format_fit(const PlanReport& r) {
   if (r.knows_host_memory()) {
     text += fmt::format("host memory {}needs about {} per node, which has {}\n", verdict(r.fits_on_host()),
                         format_bytes(r.host_needed_bytes), format_bytes(m.host_memory_bytes));
+  } else if (constexpr std::int64_t kWorthALine = std::int64_t{1} << 30;
+             r.host_needed_bytes > kWorthALine * m.most_ranks_on_a_node()) {
+    text += fmt::format("host memory: needs about {} per node, which --host-memory would check\n",
+                        format_bytes(r.host_needed_bytes));
   }
   if (r.longest_seq_len > 0)
     text += fmt::format("longest data.seq_len that fits, other keys unchanged: {}{}\n",
@@ -302,10 +306,13 @@ std::string describe_choices(const PlanReport& r) {
                     part == 0 ? "memory-bound operations only, no matrix product"
                               : fmt::format("at most {:.1f} % more FLOPs of matrix products", 100 * part));
   }
-  if (r.offloads_residuals) {
+  const bool offloads_saved = r.checkpointing.uses(fsdp::Checkpointing::offload);
+  if (r.offloads_residuals || offloads_saved) {
     text += fmt::format(
-        "in host memory between forward and backward pass (activation.offload): residuals; at most {:.1f} % more "
-        "time, waiting for copies\n",
+        "in host memory between forward and backward pass: {}{}{}; at most {:.1f} % more time, waiting for copies\n",
+        r.offloads_residuals ? "residuals (activation.offload)" : "",
+        r.offloads_residuals && offloads_saved ? ", " : "",
+        offloads_saved ? "what feed-forward networks save (activation.checkpointing)" : "",
         100 * r.added.waiting_part());
   }
   if (r.attention_lacks_workspace)

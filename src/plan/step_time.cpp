@@ -171,14 +171,14 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
                                   const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                   const Speed& speed, const std::vector<ActionWork>& work) {
   require(!speed.costs || work.size() == compiled.step.actions.size(), "costs need the work of each action");
-  const auto tokens = static_cast<double>(options.batch.tokens());
   const auto layers = static_cast<int>(compiled.specs.size());
   double matrices = 0;
-  for (int layer = 0; layer < layers; ++layer)
-    matrices += fsdp::forward_flops(model, compiled, layer, tokens);
-  const double forward_flops = model.flops_per_token(options.batch.seq_len) * tokens / 3;
+  const auto flops_of_layers = fsdp::flops_of_layers(model, options, compiled);
+  for (const auto& of_layer : flops_of_layers) matrices += of_layer.forward;
   const bool by_flops = matrices > 0 && !speed.costs;
-  const double seconds_of_a_flop = by_flops ? forward_flops / matrices / speed.flops_per_second : 0;
+  // Attention is divided among the layers.
+  const double seconds_of_a_flop =
+      by_flops ? fsdp::forward_flops(model, options, compiled) / matrices / speed.flops_per_second : 0;
   std::vector<std::vector<int>> replica_groups;
   for (const int rank : mesh.shards.front()) replica_groups.push_back(mesh.replicas_of(rank));
   const GroupShape shards = slowest_shape(mesh.shards, speed),
@@ -187,10 +187,10 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
     if (is_of_layer(action)) {
-      const bool ends_forward = action.layer == layers - 1;  // forward and backward at once
-      const double forwards = action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : 1;
-      return {{Resource::device, 0,
-               forwards * seconds_of_a_flop * fsdp::forward_flops(model, compiled, action.layer, tokens)}};
+      const auto [forward, backward] = flops_of_layers[static_cast<std::size_t>(action.layer)];
+      const bool is_loss = action.layer == layers - 1;  // forward and backward at once
+      const double flops = action.op == fsdp::Op::backward ? backward + (is_loss ? forward : 0) : forward;
+      return {{Resource::device, 0, seconds_of_a_flop * flops}};
     }
     if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
       return {{Resource::own, bytes / speed.host_link_bytes_per_second}};

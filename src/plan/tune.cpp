@@ -190,6 +190,14 @@ std::int64_t TuneSpace::candidates() const {
   return ways * std::ssize(shardings) * std::ssize(numbers) * std::ssize(offloadings);
 }
 
+std::int64_t Tuning::left_out() const {
+  std::int64_t sum = 0;
+  for (const auto& [why, of_strategy] : rejected) {
+    for (const auto& [strategy, count] : of_strategy) sum += count;
+  }
+  return sum;
+}
+
 std::vector<TimedChoice> Tuning::best(std::size_t most) const {
   std::vector<TimedChoice> rows;
   for (const TimedChoice& row : timed) {

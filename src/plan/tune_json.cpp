@@ -33,8 +33,9 @@ TuneJson row_json(const TimedChoice& row, double tokens) {
 
 std::string to_json(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
                     const std::vector<TunedKey>& keys, const std::vector<std::string>& notes) {
-  TuneJson json = {
-      {"candidates", tuning.candidates}, {"timed", std::ssize(tuning.timed)}, {"plans", tuning.tries}};
+  TuneJson json = {{"candidates", tuning.candidates},
+                   {"timed", tuning.candidates - tuning.left_out()},
+                   {"plans", tuning.tries}};
   json["rejected"] = TuneJson::array();
   for (const auto& [why, of_strategy] : tuning.rejected) {
     for (const auto& [strategy, count] : of_strategy)

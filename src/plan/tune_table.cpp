@@ -115,9 +115,9 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
       "\nmicro-batch: in sequences; memory: per rank{}; exposed: share of the step that waits for communication or copies\n",
       memory_bytes > 0 ? fmt::format(", of {}", format_bytes(memory_bytes))
                        : ", whose limit is not known (--memory), so nothing was left out for it");
-  text += fmt::format("\n{}: {} predicted, {} left out\n", count(tuning.candidates, "combination"),
-                      with_separators(std::ssize(tuning.timed)),
-                      with_separators(tuning.candidates - std::ssize(tuning.timed)));
+  text +=
+      fmt::format("\n{}: {} predicted, {} left out\n", count(tuning.candidates, "combination"),
+                  with_separators(tuning.candidates - tuning.left_out()), with_separators(tuning.left_out()));
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,
                               Rejection::offload_not_needed, Rejection::slower})
     text += rejected_line(tuning, why);

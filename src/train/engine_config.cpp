@@ -93,11 +93,11 @@ bool decides_by_memory(const Config& config, Hardware hardware) {
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu) {
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
-  // Where CPUs compute, residuals are in host memory already.
+  // Where CPUs compute, activations are in host memory already.
   fsdp::decide_what_fits(
       options, question,
       {.checkpointing = !config.activation.checkpointing,
-       .offload_residuals = !config.activation.offload && hardware == Hardware::gpu,
+       .offload = !config.activation.offload && hardware == Hardware::gpu,
        .micro_batch = !config.train.micro_batch,
        .most_attention_room = decides_attention_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0,
        .logits = decides_logits(config, hardware)});

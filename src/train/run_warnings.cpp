@@ -43,6 +43,9 @@ void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::
          in_host_memory);
     warn(config.activation.offload == ActivationOffload::residuals, "activation.offload = residuals",
          in_host_memory);
+    const auto& checkpointing = config.activation.checkpointing;
+    warn(checkpointing && checkpointing->uses(fsdp::Checkpointing::offload),
+         "activation.checkpointing = offload", in_host_memory);
   }
   warn(!config.data.eval.empty() && config.train.eval_every == 0,
        fmt::format("data.eval = {}", config.data.eval), "with train.eval_every = 0 nothing is evaluated");

@@ -2,6 +2,8 @@
 // What a step computes, and how much longer it takes where it saves memory: the costs by which options are decided.
 #pragma once
 
+#include <vector>
+
 #include "llampi/fsdp/compiled_model.hpp"
 
 namespace llampi::fsdp {
@@ -9,20 +11,28 @@ namespace llampi::fsdp {
 /// Of a link between a GPU and its host, in each direction: measured on one H100.
 inline constexpr double kHostBytesPerSecond = 43e9;
 
-/// Floating-point operations of matrices (a multiplication and an addition are two) of a layer's forward pass over so many tokens,
-/// on one rank. Attention is left out.
-double forward_flops(const model::Model& model, const CompiledModel& compiled, int layer, double tokens);
+/// Floating-point operations of matrices (a multiplication and an addition are two) of each layer in a micro-batch, on one rank,
+/// without attention. The backward pass has two products for each of the forward pass, one where the weight is frozen.
+struct LayerFlops {
+  double forward = 0, backward = 0;
+};
+std::vector<LayerFlops> flops_of_layers(const model::Model& model, const EngineOptions& options,
+                                        const CompiledModel& compiled);
+
+/// Of the forward pass of a micro-batch, on one rank, with attention.
+double forward_flops(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled);
 
 /// Additional work of a step that saves memory and does not change the result, in floating-point operations of matrices (a
 /// multiplication and an addition are two), of all micro-batches on one rank. What takes time otherwise counts as the
 /// floating-point operations that an H100 does meanwhile, 685 TFLOP/s.
 struct AddedFlops {
-  double needed = 0;      ///< of the step itself, without attention: forward, and twice as many backward
+  double needed = 0;      ///< of the step itself, without attention
   double recomputed = 0;  ///< of matrices, at most
   double attention = 0;   ///< of attention, in blocks that are recomputed as a whole
-  /// Reads and writes of the device's memory: by what is recomputed without products, and by copies of residuals. 3 TB/s.
+  /// Reads and writes of the device's memory: by what is recomputed without products, and by copies of activations. 3 TB/s.
   double memory = 0;
-  /// The time that computation waits for residuals (Offload), which are copied in parallel with it. The link has 43 GB/s.
+  /// The time that layers wait for activations in host memory, and for parameters there, which are copied in parallel with them.
+  /// The link has 43 GB/s.
   double waiting = 0;
 
   double recomputed_part() const { return needed > 0 ? recomputed / needed : 0; }
@@ -31,6 +41,12 @@ struct AddedFlops {
 };
 AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
                        const CompiledModel& compiled);
+
+/// As AddedFlops counts time: how long a copy of so many bytes between GPU and host takes, and how much of the forward passes is
+/// left for more copies to the host; below 0, those that there are take longer.
+double flops_of_host_copy(double bytes);
+double spare_flops_for_copies(const model::Model& model, const EngineOptions& options,
+                              const CompiledModel& compiled);
 
 /// What deterministic gradients of attention in pieces (device::attention_pieces()), or by native kernels where these have no
 /// room, take longer than whole ones: as AddedFlops counts time. By figures of an H100 (docs/benchmarks.md).

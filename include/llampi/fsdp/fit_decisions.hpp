@@ -63,7 +63,9 @@ std::int64_t fitting_attention_room(const FitQuestion& question, std::int64_t mo
 std::int64_t fitting_logits_bytes(const FitQuestion& question);
 
 /// All that fitting_checkpointing() chooses among: each recomputes more than the one before it, and needs less memory.
-std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model);
+/// @param offloaded what so many blocks save for their feed-forwards goes to host memory before any feed-forward is recomputed;
+/// then a level may need more memory than the one before it, for what is on its way
+std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model, int offloaded = 0);
 
 /// The least recomputation with which it fits: norms and activation functions, then feed-forwards, then whole
 /// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
@@ -76,8 +78,9 @@ struct KeptActivations {
   bool fits = true;
   double added = 0;  ///< AddedFlops::total()
 };
-/// As fitting_checkpointing(), with residuals in host memory if they may be there and that adds less.
-KeptActivations fitting_activations(const FitQuestion& question, bool may_offload_residuals);
+/// As fitting_checkpointing(), with residuals in host memory if they may be there and that adds less, or also with what feed-forwards
+/// save, of up to as many blocks as the link can copy during computation.
+KeptActivations fitting_activations(const FitQuestion& question, bool may_offload);
 
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
 /// takes to have `enough` tokens. 1 where nothing fits.
@@ -90,7 +93,7 @@ std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most);
 /// What of a run's options is decided by what fits.
 struct Undecided {
   bool checkpointing = false;
-  bool offload_residuals = false;  ///< where checkpointing is
+  bool offload = false;  ///< of activations, where checkpointing is
   bool micro_batch = false;
   std::int64_t most_attention_room = 0;  ///< bytes; 0: `options.batch.attention_room` is decided
   bool logits = false;                   ///< `options.batch.logits_bytes`

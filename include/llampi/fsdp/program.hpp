@@ -81,6 +81,7 @@ enum class CopyPayload : std::uint8_t {
   gradient,   ///< d2h: a unit's sharded gradient
   scalars,    ///< d2h: those of the step
   residual,   ///< d2h and h2d: a layer's output, from the forward to the backward pass
+  saved,      ///< likewise: what a layer saves for its backward pass (Checkpointing::offload)
 };
 const char* to_string(CopyPayload payload);
 
@@ -149,6 +150,7 @@ class Purpose {
   static const Purpose host_activation;    ///< likewise, between its forward and backward uses
   static const Purpose residual_gradient;  ///< of the residual stream
   static const Purpose saved;              ///< by a layer's forward for its backward
+  static const Purpose host_saved;         ///< likewise, in between
   static const Purpose forward_scratch, backward_scratch;
   static const Purpose collective_workspace;
   static const Purpose streamed_state;  ///< of a unit's optimizer, on its way through the device
@@ -183,6 +185,7 @@ inline constexpr Purpose Purpose::parameter_shard{"parameter shard", Category::p
     Purpose::host_activation{"activation on the host", Category::activations},
     Purpose::residual_gradient{"residual gradient", Category::activations},
     Purpose::saved{"saved activation", Category::activations},
+    Purpose::host_saved{"saved activation on the host", Category::activations},
     Purpose::forward_scratch{"forward scratch", Category::other},
     Purpose::backward_scratch{"backward scratch", Category::other},
     Purpose::collective_workspace{"collective workspace", Category::other},

@@ -2,11 +2,13 @@
 // The options of a step: which units are prefetched, what is recomputed, in which dtypes, what is kept in host memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "llampi/comm/reduction.hpp"
@@ -28,11 +30,13 @@ enum class Checkpointing : std::uint8_t {
   none,       ///< saved tensors live from forward to backward
   full,       ///< of each block only the input lives; the block runs forward again before its backward
   selective,  ///< saved tensors that are marked (BufferSpec::recomputed) are recomputed, the others are saved
+  offload,    ///< as selective; what the last layer of a block saves is copied to host memory and back
   feed_forward,  ///< the last layer of a block runs forward again from its input; of the others as selective
 };
 constexpr auto word_table(Checkpointing) {
   return std::to_array<Word<Checkpointing>>({{Checkpointing::none, "none"},
                                              {Checkpointing::selective, "selective"},
+                                             {Checkpointing::offload, "offload"},
                                              {Checkpointing::feed_forward, "feed_forward"},
                                              {Checkpointing::full, "full"}});
 }
@@ -43,13 +47,19 @@ struct BlockCheckpointing {
   BlockCheckpointing(Checkpointing of_all = Checkpointing::none) : blocks{of_all} {}
   /// The first `count` blocks, then all others.
   BlockCheckpointing(Checkpointing of_first, int count, Checkpointing of_others)
-      : blocks(static_cast<std::size_t>(count), of_first) {
+      : BlockCheckpointing(std::vector(static_cast<std::size_t>(count), of_first), of_others) {}
+  /// The first blocks one by one, then all others.
+  BlockCheckpointing(std::vector<Checkpointing> of_first, Checkpointing of_others)
+      : blocks(std::move(of_first)) {
     blocks.push_back(of_others);
   }
 
   std::vector<Checkpointing> blocks;  ///< from the first block on; the last one holds for all that follow
 
-  Checkpointing of(std::size_t block) const { return block < blocks.size() ? blocks[block] : blocks.back(); }
+  /// Of each block of a model that has `count`: in this order, except that as many as have `offload` are spread evenly, so that
+  /// what one saves has been copied when the next one is computed.
+  std::vector<Checkpointing> of_blocks(std::size_t count) const;
+  bool uses(Checkpointing level) const { return std::ranges::find(blocks, level) != blocks.end(); }
   bool operator==(const BlockCheckpointing&) const = default;
 };
 /// "none"; "full 4, feed_forward": four blocks, and all that follow.

@@ -109,6 +109,7 @@ struct Tuning {
   std::int64_t tries = 0;  ///< plans that were made: candidates with one level of recomputation each
   std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates, where nothing fits
 
+  std::int64_t left_out() const;  ///< sum of `rejected`
   /// The fastest of each sharding that was timed, `most` at most.
   std::vector<TimedChoice> best(std::size_t most) const;
 };

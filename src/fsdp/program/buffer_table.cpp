@@ -64,6 +64,8 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
 
 BufferTable::LayerBuffers::LayerBuffers(const model::LayerSpec& layer)
     : saved(layer.saved.size(), BufferId::none),
+      host_saved(layer.saved.size(), BufferId::none),
+      returned_saved(layer.saved.size(), BufferId::none),
       forward_scratch(layer.forward_scratch.size(), BufferId::none),
       backward_scratch(layer.backward_scratch.size(), BufferId::none) {}
 
@@ -282,6 +284,16 @@ BufferId BufferTable::residual_gradient() {
 
 BufferId BufferTable::saved(int layer, int item) {
   return once(layers_[layer].saved[item],
+              [&] { return of_layer(Purpose::saved, layer, spec_.specs[layer].saved[item]); });
+}
+
+BufferId BufferTable::host_saved(int layer, int item) {
+  return once(layers_[layer].host_saved[item],
+              [&] { return on_host(of_layer(Purpose::host_saved, layer, spec_.specs[layer].saved[item])); });
+}
+
+BufferId BufferTable::returned_saved(int layer, int item) {
+  return once(layers_[layer].returned_saved[item],
               [&] { return of_layer(Purpose::saved, layer, spec_.specs[layer].saved[item]); });
 }
 

@@ -54,6 +54,8 @@ class BufferTable {
   BufferId returned_activation(int layer);  ///< from the host
   BufferId residual_gradient();
   BufferId saved(int layer, int item);
+  BufferId host_saved(int layer, int item);
+  BufferId returned_saved(int layer, int item);  ///< from the host
   BufferId forward_scratch(int layer, int item);
   BufferId backward_scratch(int layer, int item);
 
@@ -82,7 +84,7 @@ class BufferTable {
     explicit LayerBuffers(const model::LayerSpec& layer);
     BufferId activation = BufferId::none, host_activation = BufferId::none,
              returned_activation = BufferId::none;
-    std::vector<BufferId> saved, forward_scratch, backward_scratch;  ///< per item
+    std::vector<BufferId> saved, host_saved, returned_saved, forward_scratch, backward_scratch;  ///< per item
   };
 
   void add_states();

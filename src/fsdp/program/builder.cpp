@@ -34,6 +34,7 @@ class Builder {
     index_residencies();
     index_host_stays();
     find_parts();
+    find_last_writes();
     const auto& weights = list_.buffers.fp8_weights();
     fp8_weights_.resize(spec.specs.size());
     is_cast_.resize(spec.units.size());
@@ -138,6 +139,7 @@ class Builder {
     copied_out_.resize(schedule_.host_stays.size());
     copied_back_.resize(schedule_.host_stays.size());
     has_returned_.assign(spec_.specs.size(), false);
+    saved_has_returned_.assign(spec_.specs.size(), false);
   }
 
   /// Where each parameter stands in its unit's flat buffer, whatever that holds.
@@ -184,45 +186,70 @@ class Builder {
     inputs_ = list_.push(std::move(copy));
   }
 
+  enum class Place : std::uint8_t { made, on_host, returned };
+  BufferId buffer_of(const HostStay& stay, int item, Place place) {
+    const bool is_output = stay.payload == CopyPayload::residual;
+    auto& buffers = list_.buffers;
+    switch (place) {
+      case Place::made:
+        return is_output ? buffers.activation(stay.layer) : buffers.saved(stay.layer, item);
+      case Place::on_host:
+        return is_output ? buffers.host_activation(stay.layer) : buffers.host_saved(stay.layer, item);
+      case Place::returned:
+        break;
+    }
+    return is_output ? buffers.returned_activation(stay.layer) : buffers.returned_saved(stay.layer, item);
+  }
+  /// One for each tensor of a stay in host memory.
+  std::vector<BufferId> buffers_of(const HostStay& stay, Place place) {
+    if (stay.payload == CopyPayload::residual) return {buffer_of(stay, 0, place)};
+    std::vector<BufferId> all;
+    for (const int item : offloaded_items(spec_.specs[stay.layer]))
+      all.push_back(buffer_of(stay, item, place));
+    return all;
+  }
+
+  Action copy_of(const HostStay& stay, int micro_batch, Op op, Place from, Place to) {
+    Action copy{.op = op,
+                .stream = op == Op::d2h ? kD2hStream : kH2dStream,
+                .layer = stay.layer,
+                .micro_batch = micro_batch,
+                .payload = stay.payload};
+    for (const BufferId buffer : buffers_of(stay, from)) {
+      copy.operands.push_back(read_of(buffer));
+      copy.bytes += list_.bytes_of(buffer);
+    }
+    for (const BufferId buffer : buffers_of(stay, to)) copy.operands.push_back(write_of(buffer));
+    return copy;
+  }
+
   void emit_departures(int e) {
     for (const int i : at_[e].leaves) {
-      const int s = schedule_.host_stays[i].layer;
-      copied_out_[i] = list_.push(
-          {.op = Op::d2h,
-           .stream = kD2hStream,
-           .layer = s,
-           .micro_batch = schedule_.events[e].micro_batch,
-           .payload = CopyPayload::residual,
-           .operands = {read_of(list_.buffers.activation(s)), write_of(list_.buffers.host_activation(s))},
-           .waits = {list_.last_compute},
-           .bytes = list_.bytes_of(list_.buffers.activation(s))});
-      has_returned_[s] = false;
+      const HostStay& stay = schedule_.host_stays[i];
+      Action copy = copy_of(stay, schedule_.events[e].micro_batch, Op::d2h, Place::made, Place::on_host);
+      copy.waits = {list_.last_compute};
+      copied_out_[i] = list_.push(std::move(copy));
+      if (stay.payload == CopyPayload::residual) has_returned_[stay.layer] = false;
     }
   }
 
   /// To memory that any action on the compute stream before it in the list may have freed.
   void emit_returns(int e) {
     for (const int i : at_[e].returns) {
-      const int s = schedule_.host_stays[i].layer;
-      const BufferId returned = list_.buffers.returned_activation(s);
-      copied_back_[i] =
-          list_.push({.op = Op::h2d,
-                      .stream = kH2dStream,
-                      .layer = s,
-                      .micro_batch = schedule_.events[e].micro_batch,
-                      .payload = CopyPayload::residual,
-                      .operands = {read_of(list_.buffers.host_activation(s)), write_of(returned)},
-                      .waits = {copied_out_[i], list_.last_compute},
-                      .bytes = list_.bytes_of(returned)});
+      const HostStay& stay = schedule_.host_stays[i];
+      Action copy = copy_of(stay, schedule_.events[e].micro_batch, Op::h2d, Place::on_host, Place::returned);
+      copy.waits = {copied_out_[i], list_.last_compute};
+      copied_back_[i] = list_.push(std::move(copy));
     }
   }
 
-  /// What a computation waits for of residuals in host memory.
-  void wait_for_residuals(int e, std::vector<int>& waits) {
+  /// What a computation waits for of what stays in host memory.
+  void wait_for_host_stays(int e, std::vector<int>& waits) {
     for (const int i : at_[e].left) waits.push_back(copied_out_[i]);
     for (const int i : at_[e].read) {
+      const HostStay& stay = schedule_.host_stays[i];
       waits.push_back(copied_back_[i]);
-      has_returned_[schedule_.host_stays[i].layer] = true;
+      (stay.payload == CopyPayload::residual ? has_returned_ : saved_has_returned_)[stay.layer] = true;
     }
   }
 
@@ -320,7 +347,7 @@ class Builder {
       action.may_abort_before = event.micro_batch > 0;
     }
     action.waits.insert(action.waits.end(), arrived.begin(), arrived.end());
-    wait_for_residuals(e, action.waits);
+    wait_for_host_stays(e, action.waits);
     if (event.op == Op::backward) {
       add_backward_operands(action, event);
     } else {
@@ -354,7 +381,9 @@ class Builder {
     operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
     for (int k = 0; !is_loss && k < static_cast<int>(layer.saved.size()); ++k) {
       const bool made = event.recomputes && layer.saved[k].recomputed;
-      operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::both});
+      const bool returned = saved_has_returned_[s] && can_be_offloaded(layer.saved[k]);
+      operands.push_back({returned ? list_.buffers.returned_saved(s, k) : list_.buffers.saved(s, k),
+                          Slot::saved, made ? Access::write : Access::both});
     }
     if (s > 0 && (is_loss || layer.keeps_input)) operands.push_back(read_of(input_of(s)));
     for (int k = 0; k < static_cast<int>(layer.backward_scratch.size()); ++k)
@@ -394,32 +423,33 @@ class Builder {
     if (is_loss && event.op == Op::forward) operands.push_back(write_of(lasting.logits, Slot::logits));
   }
 
-  bool writes_gradient(const ComputeEvent& event, int unit) const {
-    if (event.op != Op::backward || !list_.units[unit].trained) return false;
-    const auto& uses = spec_.specs[event.layer].parameters;
-    return std::any_of(uses.begin(), uses.end(),
-                       [&](const auto& use) { return unit_of_[use.parameter] == unit; });
-  }
-
-  bool last_write_of_micro_batch(int e, int unit) const {
-    if (!writes_gradient(schedule_.events[e], unit)) return false;
-    const int end = (schedule_.events[e].micro_batch + 1) * schedule_.events_per_micro_batch;
-    for (int later = e + 1; later < end; ++later) {
-      if (writes_gradient(schedule_.events[later], unit)) return false;
+  /// Of each micro-batch: the last event that writes a unit's gradient.
+  void find_last_writes() {
+    const int of_micro_batch = schedule_.events_per_micro_batch;
+    for (int begin = 0; begin < static_cast<int>(schedule_.events.size()); begin += of_micro_batch) {
+      std::vector<int> last(spec_.units.size(), -1);
+      for (int e = begin; e < begin + of_micro_batch; ++e) {
+        if (schedule_.events[e].op != Op::backward) continue;
+        for (const auto& use : spec_.specs[schedule_.events[e].layer].parameters) {
+          const int unit = unit_of_[use.parameter];
+          if (list_.units[unit].trained) last[unit] = e;
+        }
+      }
+      for (int u = 0; u < static_cast<int>(last.size()); ++u) {
+        if (last[u] >= 0) at_[last[u]].completed.push_back(u);
+      }
     }
-    return true;
   }
 
   void emit_reductions(int e) {
-    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (last_write_of_micro_batch(e, u)) gradients_.end_micro_batch(u, schedule_.events[e].micro_batch);
-    }
+    for (const int u : at_[e].completed) gradients_.end_micro_batch(u, schedule_.events[e].micro_batch);
   }
 
   /// What of the schedule begins or ends with an event.
   struct AtEvent {
     std::vector<int> first, last;                  ///< residencies: their first and last uses
     std::vector<int> leaves, returns, left, read;  ///< host stays, see HostStay
+    std::vector<int> completed;                    ///< units: their gradients of the micro-batch
   };
 
   const ProgramSpec& spec_;
@@ -436,6 +466,7 @@ class Builder {
   std::vector<std::map<int, int>> arrivals_;   // per residency and unit: see emit_unshard
   std::vector<int> copied_out_, copied_back_;  // per host stay: actions
   std::vector<bool> has_returned_;             // per layer: its output is where it came back to
+  std::vector<bool> saved_has_returned_;       // likewise: what it saves
   int inputs_ = -1;
 };
 

@@ -2,6 +2,7 @@
 // Where buffers lie, given when they hold something.
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <numeric>
 #include <vector>
 
@@ -12,6 +13,18 @@ namespace llampi::fsdp {
 namespace {
 
 constexpr std::int64_t kBufferAlignment = 256;
+
+/// In which of equal parts of the list a buffer holds something.
+using LiveParts = std::bitset<256>;
+
+LiveParts live_parts(const Buffer& buffer, std::size_t actions) {
+  LiveParts parts;
+  const auto part_of = [&](int action) { return static_cast<std::size_t>(action) * parts.size() / actions; };
+  for (const auto& range : buffer.live) {
+    for (std::size_t part = part_of(range.first); part <= part_of(range.last); ++part) parts.set(part);
+  }
+  return parts;
+}
 
 /// Of buffers that are not persistent.
 bool alive_together(const Buffer& a, const Buffer& b) {
@@ -32,22 +45,24 @@ bool alive_together(const Buffer& a, const Buffer& b) {
 class PlacedBuffers {
  public:
   /// The lowest offset, `start` or higher, at which `buffer` meets none of them.
-  std::int64_t lowest_free(const Buffer& buffer, std::int64_t start) const {
+  std::int64_t lowest_free(const Buffer& buffer, const LiveParts& parts, std::int64_t start) const {
     std::int64_t offset = start;
-    for (const auto& [begin, end, other] : by_offset_) {
-      if (offset + buffer.bytes <= begin) break;  // and so it is with all that follow
-      if (end > offset && alive_together(*other, buffer)) offset = end;
+    for (const auto& other : by_offset_) {
+      if (offset + buffer.bytes <= other.begin) break;  // and so it is with all that follow
+      const bool may_meet = other.end > offset && (other.parts & parts).any();
+      if (may_meet && alive_together(*other.buffer, buffer)) offset = other.end;
     }
     return offset;
   }
-  void add(const Buffer& buffer) {
-    const Placed placed{buffer.offset, buffer.offset + in_arena(buffer.bytes), &buffer};
+  void add(const Buffer& buffer, const LiveParts& parts) {
+    const Placed placed{buffer.offset, buffer.offset + in_arena(buffer.bytes), parts, &buffer};
     by_offset_.insert(std::ranges::upper_bound(by_offset_, placed.begin, {}, &Placed::begin), placed);
   }
 
  private:
   struct Placed {
     std::int64_t begin, end;
+    LiveParts parts;
     const Buffer* buffer;
   };
   std::vector<Placed> by_offset_;
@@ -69,7 +84,7 @@ struct Placement {
 
 /// Persistent buffers in their order, then those of the largest weight first.
 template <class Weight>
-Placement place_by(Program& program, const Weight& weight) {
+Placement place_by(Program& program, const std::vector<LiveParts>& parts, const Weight& weight) {
   std::vector<std::size_t> order(program.buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -86,9 +101,9 @@ Placement place_by(Program& program, const Weight& weight) {
     auto& end = placement.arena_bytes[arena];
     if (buffer.persistent) persistent_end[arena] = end + in_arena(buffer.bytes);
     buffer.offset = placement.offsets[index] =
-        buffer.persistent ? end : placed[arena].lowest_free(buffer, persistent_end[arena]);
+        buffer.persistent ? end : placed[arena].lowest_free(buffer, parts[index], persistent_end[arena]);
     end = std::max(end, buffer.offset + in_arena(buffer.bytes));
-    if (!buffer.persistent) placed[arena].add(buffer);
+    if (!buffer.persistent) placed[arena].add(buffer, parts[index]);
   }
   return placement;
 }
@@ -99,8 +114,11 @@ std::int64_t in_arena(std::int64_t bytes) { return round_up(bytes, kBufferAlignm
 
 void place(Program& program) {
   find_live_ranges(program);
-  const Placement by_size = place_by(program, [](const Buffer& b) { return static_cast<double>(b.bytes); });
-  const Placement by_area = place_by(program, [](const Buffer& b) {
+  std::vector<LiveParts> parts;
+  for (const Buffer& buffer : program.buffers) parts.push_back(live_parts(buffer, program.actions.size()));
+  const Placement by_size =
+      place_by(program, parts, [](const Buffer& b) { return static_cast<double>(b.bytes); });
+  const Placement by_area = place_by(program, parts, [](const Buffer& b) {
     return static_cast<double>(b.bytes) * static_cast<double>(live_length(b));
   });
   const Placement& best = by_area.total_bytes() < by_size.total_bytes() ? by_area : by_size;

@@ -7,8 +7,8 @@
 namespace llampi::fsdp {
 
 const char* to_string(CopyPayload payload) {
-  constexpr std::array kNames = {"none",  "inputs",   "shard",   "new_shard",
-                                 "state", "gradient", "scalars", "residual"};
+  constexpr std::array kNames = {"none",     "inputs",  "shard",    "new_shard", "state",
+                                 "gradient", "scalars", "residual", "saved"};
   return kNames.at(static_cast<std::size_t>(payload));
 }
 

@@ -2,8 +2,12 @@
 #include "fsdp/program/schedule.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <map>
 #include <utility>
+
+#include "llampi/core/integers.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -16,6 +20,8 @@ class Scheduler {
         layers_(static_cast<int>(spec.specs.size())),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
     first_trained_ = first_trained_layer();
+    const int blocks = spec.blocks.empty() ? 0 : 1 + *std::ranges::max_element(spec.blocks);
+    checkpointing_ = spec.options.checkpointing.of_blocks(static_cast<std::size_t>(blocks));
   }
 
   Schedule run() {
@@ -25,9 +31,7 @@ class Scheduler {
     std::stable_sort(made_.residencies.begin(), made_.residencies.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     choose_issue_points();
-    if (spec_.options.offload.residuals && !spec_.forward_only) {
-      for (int m = 0; m < spec_.options.micro_batches; ++m) add_host_stays(m);
-    }
+    for (int m = 0; m < spec_.options.micro_batches && !spec_.forward_only; ++m) add_host_stays(m);
     return std::move(made_);
   }
 
@@ -57,26 +61,28 @@ class Scheduler {
 
   Checkpointing checkpointing_of(int s) const {
     const int block = spec_.blocks.empty() ? -1 : spec_.blocks.at(s);
-    if (block >= 0) return spec_.options.checkpointing.of(static_cast<std::size_t>(block));
+    if (block >= 0) return checkpointing_[static_cast<std::size_t>(block)];
     // Outside of blocks there are recomputed tensors only where all of them are recomputed.
     return spec_.options.checkpointing == Checkpointing::selective ? Checkpointing::selective
                                                                    : Checkpointing::none;
+  }
+
+  bool ends_block(int s) const {
+    return spec_.blocks.empty() || spec_.blocks.at(s) < 0 || spec_.blocks.at(s + 1) != spec_.blocks.at(s);
   }
 
   /// What must run again before the backward of layer `s`. Whether that recomputes more itself.
   bool add_recomputation(int s, int m) {
     const Checkpointing checkpointing = checkpointing_of(s);
     if (checkpointing == Checkpointing::none) return false;
-    const bool ends_block =
-        spec_.blocks.empty() || spec_.blocks.at(s) < 0 || spec_.blocks.at(s + 1) != spec_.blocks.at(s);
     if (checkpointing == Checkpointing::full) {
-      if (!ends_block) return false;
+      if (!ends_block(s)) return false;
       int first = s;
       while (first > 0 && spec_.blocks.at(first - 1) == spec_.blocks.at(s)) --first;
       for (int r = first; r <= s; ++r) made_.events.push_back({r, m, Op::recompute, r < s});
       return false;
     }
-    if (checkpointing == Checkpointing::feed_forward && ends_block) {
+    if (checkpointing == Checkpointing::feed_forward && ends_block(s)) {
       made_.events.push_back({s, m, Op::recompute, false});
       return false;
     }
@@ -84,28 +90,32 @@ class Scheduler {
     return std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.recomputed; });
   }
 
-  bool reads_unit(const ComputeEvent& event, int unit) const {
-    const auto& uses = spec_.specs[event.layer].parameters;
-    return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
-      return unit_of_[use.parameter] == unit && reads_parameter(spec_, event, use);
-    });
+  /// Per unit: the events of a micro-batch that read it, or what follows it; none for what follows another.
+  std::vector<std::vector<int>> reading_events(int begin, int end) const {
+    std::vector<int> leader(spec_.units.size());
+    for (int u = 0; u < static_cast<int>(leader.size()); ++u)
+      leader[u] = spec_.units[u].follows ? leader[u - 1] : u;
+    std::vector<std::vector<int>> events(spec_.units.size());
+    for (int e = begin; e < end; ++e) {
+      for (const auto& use : spec_.specs[made_.events[e].layer].parameters) {
+        auto& of_unit = events[leader[unit_of_[use.parameter]]];
+        const bool is_known = !of_unit.empty() && of_unit.back() == e;
+        if (!is_known && reads_parameter(spec_, made_.events[e], use)) of_unit.push_back(e);
+      }
+    }
+    return events;
   }
 
   /// The loss event stands between forward and backward and belongs to both.
   void add_residencies(int m) {
     const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
     const int loss = begin + layers_ - 1;
+    const auto reading = reading_events(begin, end);
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (spec_.units[u].follows) continue;
+      const auto& used = reading[u];
+      if (used.empty()) continue;
       const auto parts = with_followers(spec_.units, u);
       if (std::all_of(parts.begin(), parts.end(), [&](int part) { return in_place_[part]; })) continue;
-      std::vector<int> used;
-      for (int e = begin; e < end; ++e) {
-        if (std::any_of(parts.begin(), parts.end(),
-                        [&](int part) { return reads_unit(made_.events[e], part); }))
-          used.push_back(e);
-      }
-      if (used.empty()) continue;
       // the first use in the backward pass proper
       const auto split = std::upper_bound(used.begin(), used.end(), loss);
       const bool spans_loss = split != used.begin() && *(split - 1) == loss;
@@ -161,26 +171,81 @@ class Scheduler {
     }
   }
 
-  /// What the backward pass reads of a layer's output, unless it would come back at once. The copies have the
-  /// time of two layers in either direction, so that the memory of two or three outputs is enough.
+  /// What the backward pass reads of a layer's output, unless it would come back at once; and what layers save, where that is asked
+  /// for, but not of the last one before the loss. Copies in one direction follow each other. The pace is what may be copied
+  /// in the time of a layer: the average of the pass, but at least a residual, or a quarter of what a layer saves. By this
+  /// clock: after which layer a copy out is done, and before which one a copy back begins. Until the loss, where most memory
+  /// is needed, there is room for what waits for its copy.
   void add_host_stays(int m) {
-    constexpr int kAhead = 2;
+    constexpr int kLayersOfASavedCopy = 4;
     const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
     const int loss = begin + layers_ - 1;
-    const auto& events = made_.events;
-    for (int s = 0; s + 1 + kAhead < layers_ - 1; ++s) {
-      int read = loss;
-      while (read < end && !touches_output(events[read], s)) ++read;
-      if (read == end || events[read].layer == s) continue;  // not needed, or made again
-      // Two layers' backward passes, with what they recompute, however many of them a block has.
-      int returns = read, ahead = 0;
-      while (returns - 1 > loss && (ahead < kAhead || events[returns - 1].op == Op::recompute)) {
-        --returns;
-        ahead += events[returns].op == Op::backward ? 1 : 0;
-      }
-      if (ahead < kAhead) continue;
-      made_.host_stays.push_back({s, begin + s, begin + s + 1 + kAhead, returns, read});
+    std::vector<Copied> copied = copied_layers(begin, end);
+    if (copied.empty()) return;
+    std::int64_t pace = 1, all = 0;  // bytes
+    for (const Copied& c : copied) {
+      all += c.bytes;
+      pace = std::max(pace, ceil_div(c.bytes, c.is_residual() ? 1 : kLayersOfASavedCopy));
     }
+    pace = std::max(pace, ceil_div(all, layers_ - 1));
+
+    std::int64_t out_done = 0;  // in bytes at that pace, from the first layer on
+    for (Copied& c : copied) {
+      out_done = std::max(out_done, (c.stay.layer + 1) * pace) + c.bytes;
+      c.stay.left = static_cast<int>(std::min(begin + ceil_div(out_done, pace) + 1, std::int64_t{loss}));
+    }
+
+    // Of the backward pass: where each layer begins, with what it recomputes, and how many are before an event.
+    std::vector<int> layer_begins = {loss + 1}, layers_before(static_cast<std::size_t>(end - begin));
+    for (int e = loss + 1; e < end; ++e) {
+      layers_before[static_cast<std::size_t>(e - begin)] = static_cast<int>(layer_begins.size()) - 1;
+      if (made_.events[e].op == Op::backward) layer_begins.push_back(e + 1);
+    }
+    std::ranges::stable_sort(copied, std::greater(), [](const Copied& c) { return c.stay.read; });
+    std::int64_t back_begins = std::numeric_limits<std::int64_t>::max();  // likewise, from the loss on
+    for (Copied& c : copied) {
+      const std::int64_t read = pace * layers_before[static_cast<std::size_t>(c.stay.read - begin)];
+      back_begins = std::min(back_begins, read) - c.bytes;
+      const std::int64_t layer = back_begins < 0 ? -1 : back_begins / pace - 1;
+      c.stay.returns = layer_begins[static_cast<std::size_t>(std::max<std::int64_t>(layer, 0))];
+      c.stays_away = c.is_residual() ? layer >= 0 && c.stay.left < loss : c.stay.layer < layers_ - 2;
+    }
+    std::erase_if(copied, [](const Copied& c) { return !c.stays_away; });
+    for (auto c = copied.rbegin(); c != copied.rend(); ++c) made_.host_stays.push_back(c->stay);
+  }
+
+  struct Copied {
+    HostStay stay;
+    std::int64_t bytes;
+    bool stays_away = true;
+
+    bool is_residual() const { return stay.payload == CopyPayload::residual; }
+  };
+  /// In the order of the forward pass.
+  std::vector<Copied> copied_layers(int begin, int end) const {
+    const int loss = begin + layers_ - 1;
+    const auto& events = made_.events;
+    std::vector<Copied> copied;
+    for (int s = 0; s + 1 < layers_; ++s) {
+      const auto add = [&](CopyPayload payload, std::int64_t bytes, auto reads) {
+        int read = loss;
+        while (read < end && !reads(events[read])) ++read;
+        // Not needed, or made again.
+        if (read == end || (payload == CopyPayload::residual && events[read].layer == s)) return;
+        copied.push_back({{.layer = s, .payload = payload, .leaves = begin + s, .read = read}, bytes});
+      };
+      const auto& layer = spec_.specs[s];
+      if (spec_.options.offload.residuals)
+        add(CopyPayload::residual, layer.output.bytes(),
+            [&](const ComputeEvent& event) { return touches_output(event, s); });
+      if (checkpointing_of(s) != Checkpointing::offload || !ends_block(s)) continue;
+      std::int64_t bytes = 0;
+      for (const int item : offloaded_items(layer)) bytes += layer.saved[item].bytes();
+      if (bytes > 0)
+        add(CopyPayload::saved, bytes,
+            [&](const ComputeEvent& event) { return event.layer == s && event.op == Op::backward; });
+    }
+    return copied;
   }
   bool touches_output(const ComputeEvent& event, int s) const {
     const bool recomputes = event.op == Op::recompute;
@@ -193,6 +258,7 @@ class Scheduler {
   int layers_;
   int first_trained_ = 0;
   std::vector<int> unit_of_;
+  std::vector<Checkpointing> checkpointing_;  // per block
   Schedule made_;
 };
 
@@ -200,6 +266,16 @@ class Scheduler {
 
 Schedule make_schedule(const ProgramSpec& spec, const std::vector<bool>& in_place) {
   return Scheduler(spec, in_place).run();
+}
+
+bool can_be_offloaded(const model::BufferSpec& saved) { return !saved.recomputed && saved.bytes() > 0; }
+
+std::vector<int> offloaded_items(const model::LayerSpec& layer) {
+  std::vector<int> items;
+  for (int k = 0; k < static_cast<int>(layer.saved.size()); ++k) {
+    if (can_be_offloaded(layer.saved[k])) items.push_back(k);
+  }
+  return items;
 }
 
 std::vector<int> with_followers(const std::vector<Unit>& units, int unit) {

@@ -36,24 +36,29 @@ struct Residency {
   IssuePoint issue = {};  ///< of the gather
 };
 
-/// A stretch of events during which a layer's output is in host memory. In events:
+/// A stretch of events during which a layer's output, or what it saves, is in host memory. In events:
 struct HostStay {
   int layer;
-  int leaves;   ///< after this one it is copied out
-  int left;     ///< this one waits for that
-  int returns;  ///< before this one it is copied back
-  int read;     ///< this one waits for that: the first that reads it again
+  CopyPayload payload;  ///< residual or saved
+  int leaves;           ///< after this one it is copied out
+  int left = 0;         ///< this one waits for that
+  int returns = 0;      ///< before this one it is copied back
+  int read;             ///< this one waits for that: the first that reads it again
 };
 
 struct Schedule {
   std::vector<ComputeEvent> events;  ///< as many for each micro-batch
   std::vector<Residency> residencies;
-  std::vector<HostStay> host_stays;
+  std::vector<HostStay> host_stays;  ///< in the order in which they are read
   int events_per_micro_batch = 0;
 };
 
 /// @param in_place per unit: its parameters are read where they are kept, and nothing is to be done
 Schedule make_schedule(const ProgramSpec& spec, const std::vector<bool>& in_place);
+
+/// Whether a saved tensor is copied to host memory where that is asked of its layer: unless it is recomputed, or empty.
+bool can_be_offloaded(const model::BufferSpec& saved);
+std::vector<int> offloaded_items(const model::LayerSpec& layer);
 
 /// The unit and what follows it.
 std::vector<int> with_followers(const std::vector<Unit>& units, int unit);

@@ -387,7 +387,8 @@ TEST_F(GpuEngine, ResidualsInHostMemoryComeBackWithTheirBits) {
   fixture.seq_len = 7, fixture.global_batch = 4;
   const fsdp::Precision precision = {.param = DType::bfloat16, .compute = DType::bfloat16};
   const auto base = run(fixture, {.precision = precision});
-  for (const auto checkpointing : {fsdp::Checkpointing::selective, fsdp::Checkpointing::full}) {
+  for (const auto checkpointing :
+       {fsdp::Checkpointing::selective, fsdp::Checkpointing::full, fsdp::Checkpointing::offload}) {
     next_order();
     expect_same_bits(base,
                      run(fixture, {.poison = true,

@@ -110,6 +110,7 @@ TEST_F(GpuGraph, ReplaysWhateverIsInTheList) {
   for (const auto& options : all) expect_same(options, kUsualSteps - 1);
   fixture_ = fixture(7, 4, "bf16_params");  // two blocks: the residuals of the last one stay
   expect_same({.accumulation = 2, .offload = {.residuals = true}}, kUsualSteps - 1);
+  expect_same({.accumulation = 2, .checkpointing = fsdp::Checkpointing::offload}, kUsualSteps - 1);
 }
 
 TEST_F(GpuGraph, TheHostsUpdateNeedsNone) {

@@ -64,8 +64,8 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
                                          {.optimizer = true, .params = true, .host_step = true}};
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
     if (strategy == Strategy::hybrid_shard && test_ranks() != 4) continue;
-    for (const auto checkpointing :
-         {Checkpointing::none, Checkpointing::full, Checkpointing::selective, Checkpointing::feed_forward}) {
+    for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective,
+                                     Checkpointing::offload, Checkpointing::feed_forward}) {
       for (const bool unsharded : {false, true}) {
         for (const auto& precision :
              {Precision{}, Precision{.param = DType::bfloat16, .reduce = DType::bfloat16},

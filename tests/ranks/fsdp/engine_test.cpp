@@ -64,6 +64,7 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
          {BlockCheckpointing(Checkpointing::full), BlockCheckpointing(Checkpointing::selective),
           BlockCheckpointing(Checkpointing::feed_forward),
           BlockCheckpointing(Checkpointing::feed_forward, 1, Checkpointing::none),
+          BlockCheckpointing(Checkpointing::offload),
           BlockCheckpointing(Checkpointing::full, 1, Checkpointing::selective)}) {
       TrajectoryOptions options{.accumulation = 2, .poison = true, .checkpointing = checkpointing};
       expect_same_bits(base, run_trajectory(world, fixture, options), "recomputation");

@@ -94,7 +94,7 @@ TEST_P(Fp8, BitsDependOnNoScheduleAndNoPlace) {
     for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard}) {
       for (const auto& wrap : wraps) {
         for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective,
-                                         Checkpointing::feed_forward}) {
+                                         Checkpointing::offload, Checkpointing::feed_forward}) {
           const auto& offload = offloads.at(static_cast<std::size_t>(++number) % offloads.size());
           if ((number + number / 4) % 2 != micro_batches - 1)
             continue;  // one of the two for each combination

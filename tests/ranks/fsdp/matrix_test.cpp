@@ -93,8 +93,9 @@ std::vector<Combination> combinations(int ranks) {
           for (const bool forward_prefetch : {true, false})
             for (const int limit : {1, 3})
               for (const auto& [accumulation, unsharded] : accumulations)
-                for (const auto checkpointing : {Checkpointing::none, Checkpointing::full,
-                                                 Checkpointing::selective, Checkpointing::feed_forward}) {
+                for (const auto checkpointing :
+                     {Checkpointing::none, Checkpointing::full, Checkpointing::selective,
+                      Checkpointing::offload, Checkpointing::feed_forward}) {
                   Offload offload = offloads.at(result.size() % offloads.size());
                   offload.residuals = result.size() / offloads.size() % 2 == 1;
                   result.push_back({fixture,

@@ -53,8 +53,9 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
   fixture_.training.steps = 4;  // bits that differ do so at once
   const std::vector<WrapOptions> wraps = {
       {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
-  const std::vector<BlockCheckpointing> checkpointing = {
-      Checkpointing::none, Checkpointing::full, Checkpointing::selective, Checkpointing::feed_forward};
+  const std::vector<BlockCheckpointing> checkpointing = {Checkpointing::none, Checkpointing::full,
+                                                         Checkpointing::selective, Checkpointing::offload,
+                                                         Checkpointing::feed_forward};
   const std::vector<Offload> offloads = {{},
                                          {.optimizer = true},
                                          {.optimizer = true, .host_step = true},

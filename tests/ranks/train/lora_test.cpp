@@ -75,6 +75,7 @@ std::vector<Choice> choices(int ranks) {
        }},
       {"full", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::full; }},
       {"selective", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::selective; }},
+      {"offload", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::offload; }},
       {"feed_forward", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::feed_forward; }},
       {"async", [](Config& c) { c.checkpoint.async = true; }},
       {"broadcast", [](Config& c) { c.fsdp.sync_init = checkpoint::WeightsReading::broadcast; }},

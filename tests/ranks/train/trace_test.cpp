@@ -116,6 +116,7 @@ const std::vector<Case>& cases() {
          c.activation.checkpointing =
              fsdp::BlockCheckpointing(fsdp::Checkpointing::full, 1, fsdp::Checkpointing::none);
        }},
+      {"offload_saved", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::offload; }},
       {"offload_optimizer_narrow",
        [](Config& c) {
          c.fsdp.cpu_offload = CpuOffload::optimizer,
@@ -428,7 +429,9 @@ TEST_F(Traces, RecomputationRepeatsNoGather) {
         }
       }
       // What is selected, the backward passes recompute themselves.
-      const bool selective = recorded.config.activation.checkpointing == fsdp::Checkpointing::selective;
+      const auto& checkpointing = recorded.config.activation.checkpointing;
+      const bool selective =
+          checkpointing == fsdp::Checkpointing::selective || checkpointing == fsdp::Checkpointing::offload;
       EXPECT_EQ(recomputed > 0, !selective);
     }
   });
@@ -489,12 +492,17 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
       if (e.payload == "residual")
         expected = recorded.run.compiled.specs[e.layer].output.rows *
                    recorded.run.compiled.specs[e.layer].output.cols * 4;
+      if (e.payload == "saved") {
+        for (const auto& item : recorded.run.compiled.specs[e.layer].saved)
+          expected += item.recomputed ? 0 : item.bytes();
+      }
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.payload.empty() ? e.op : e.payload];
     }
   });
   if (world().rank() != 0) return;
-  std::vector<std::string> all = {"inputs", "shard", "new_shard", "gradient", "scalars", "state", "residual"};
+  std::vector<std::string> all = {"inputs",  "shard", "new_shard", "gradient",
+                                  "scalars", "state", "residual",  "saved"};
   if (world().size() > 1) all.insert(all.end(), {"unshard", "reduce", "all_reduce"});
   for (const auto& what : all) EXPECT_GT(seen[what], 0) << what;
 }

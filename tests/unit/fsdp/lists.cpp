@@ -245,13 +245,28 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
-        for (const auto checkpointing : {Checkpointing::full, Checkpointing::feed_forward}) {
+        for (const BlockCheckpointing& checkpointing :
+             {BlockCheckpointing(Checkpointing::full), BlockCheckpointing(Checkpointing::feed_forward),
+              BlockCheckpointing(Checkpointing::offload),
+              BlockCheckpointing(Checkpointing::offload, 2, Checkpointing::feed_forward)}) {
           cases.push_back({.layers = layers,
                            .tied = tied,
                            .micro_batches = micro_batches,
                            .checkpointing = checkpointing,
                            .offload = {.residuals = true},
                            .layers_of_block = 4});
+        }
+        for (const bool frozen : {false, true}) {
+          for (const bool on_gpus : {false, true}) {
+            cases.push_back({.layers = layers,
+                             .tied = tied,
+                             .micro_batches = micro_batches,
+                             .checkpointing = {Checkpointing::offload, 3, Checkpointing::selective},
+                             .offload = {.residuals = on_gpus},
+                             .frozen = frozen,
+                             .on_gpus = on_gpus,
+                             .fp8 = on_gpus});
+          }
         }
         for (const auto order : {SumOrder::any, SumOrder::tree}) {
           for (const bool unsharded : {false, true}) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Live ranges never overlap in an arena, neither in the order of the list nor in time.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@ namespace llampi::test {
 namespace {
 
 using namespace fsdp;
+using ::testing::Each;
+using ::testing::ElementsAre;
 
 bool share_memory(const Buffer& a, const Buffer& b) {
   return a.arena == b.arena && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes &&
@@ -124,7 +127,10 @@ TEST(MemoryPlan, CheckpointingShortensTheLivesOfSavedTensors) {
   const auto none = bytes(Checkpointing::none), selective = bytes(Checkpointing::selective);
   const auto full = bytes(Checkpointing::full);
   const auto feed_forward = bytes(Checkpointing::feed_forward);
+  const auto offload = bytes({Checkpointing::offload, 6, Checkpointing::selective});
   EXPECT_LT(selective, none);
+  EXPECT_LT(offload, selective);
+  EXPECT_LT(bytes({Checkpointing::offload, 6, Checkpointing::feed_forward}), offload);
   EXPECT_LT(feed_forward, selective);
   EXPECT_LT(full, feed_forward);
   // Block by block.
@@ -158,8 +164,8 @@ TEST(MemoryPlan, ResidualsInHostMemoryTakeNoneOfTheDevice) {
 }
 
 TEST(Checkpointing, IsWrittenAsItIsRead) {
-  for (const char* text :
-       {"none", "selective", "feed_forward", "full", "full 4, feed_forward 12, selective"}) {
+  for (const char* text : {"none", "selective", "feed_forward", "full", "full 4, feed_forward 12, selective",
+                           "offload 7, selective"}) {
     const auto read = parse_checkpointing(text);
     ASSERT_TRUE(read.has_value()) << text;
     EXPECT_EQ(to_string(*read), text);
@@ -167,9 +173,14 @@ TEST(Checkpointing, IsWrittenAsItIsRead) {
   const auto some = parse_checkpointing(" full 2 ,none ");
   ASSERT_TRUE(some.has_value());
   EXPECT_EQ(*some, BlockCheckpointing(Checkpointing::full, 2, Checkpointing::none));
-  EXPECT_EQ(some->of(1), Checkpointing::full);
-  EXPECT_EQ(some->of(2), Checkpointing::none);
-  EXPECT_EQ(some->of(200), Checkpointing::none);
+  EXPECT_THAT(some->of_blocks(4), ElementsAre(Checkpointing::full, Checkpointing::full, Checkpointing::none,
+                                              Checkpointing::none));
+  const BlockCheckpointing spread({Checkpointing::offload, Checkpointing::offload, Checkpointing::full},
+                                  Checkpointing::none);
+  EXPECT_THAT(spread.of_blocks(5),
+              ElementsAre(Checkpointing::offload, Checkpointing::full, Checkpointing::offload,
+                          Checkpointing::none, Checkpointing::none));
+  EXPECT_THAT(BlockCheckpointing(Checkpointing::offload).of_blocks(3), Each(Checkpointing::offload));
   for (const char* text : {"", "auto", "full 4", "full, none", "full 0, none", "full -1, none", "full 2 none",
                            "full x, none", "full 2, none,", "full 99999, none"})
     EXPECT_FALSE(parse_checkpointing(text).has_value()) << text;

@@ -109,6 +109,7 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   void squares_wait_for_the_reduction_of_their_unit_only() const;
   void state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time() const;
   void residuals_in_host_memory_are_back_before_they_are_read() const;
+  void saved_tensors_in_host_memory_are_back_before_they_are_read() const;
   void the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() const;
   void shards_in_host_memory_are_copied_before_they_are_gathered() const;
   void frozen_units_have_neither_reductions_nor_updates() const;
@@ -494,6 +495,57 @@ void EveryList::residuals_in_host_memory_are_back_before_they_are_read() const {
   EXPECT_EQ(out.size(), back.size());
 }
 
+void EveryList::saved_tensors_in_host_memory_are_back_before_they_are_read() const {
+  std::map<int, int> forward, out, back;  // per layer: actions of this micro-batch
+  std::set<int> offloaded;
+  for (int i = 0; i < size(); ++i) {
+    const Action& action = at(i);
+    const int s = action.layer;
+    if (action.op == Op::forward && s == 0) out.clear(), back.clear();
+    if (action.op == Op::forward) forward[s] = i;
+    if (action.payload == CopyPayload::saved && action.op == Op::d2h) {
+      EXPECT_TRUE(happens_before_(forward[s], i));
+      EXPECT_TRUE(out.emplace(s, i).second);
+    } else if (action.payload == CopyPayload::saved) {
+      ASSERT_TRUE(out.contains(s));
+      EXPECT_TRUE(happens_before_(out[s], i));
+      EXPECT_TRUE(back.emplace(s, i).second);
+    }
+    if (action.op != Op::backward || !out.contains(s)) continue;
+    ASSERT_TRUE(back.contains(s)) << "action " << i;
+    EXPECT_TRUE(happens_before_(back[s], i));
+    offloaded.insert(s);
+    const auto operands_of = [&](int of, Slot slot) {
+      std::vector<BufferId> buffers;
+      for (const Operand& o : at(of).operands)
+        if (o.slot == slot) buffers.push_back(o.buffer);
+      return buffers;
+    };
+    // Each tensor that is not recomputed leaves from where the forward pass wrote it, and is read where it came back to.
+    const auto written = operands_of(forward[s], Slot::saved), read = operands_of(i, Slot::saved);
+    const auto left = operands_of(out[s], Slot::input), returned = operands_of(back[s], Slot::output);
+    EXPECT_EQ(operands_of(out[s], Slot::output), operands_of(back[s], Slot::input));
+    std::size_t copied = 0;
+    for (std::size_t k = 0; k < read.size(); ++k) {
+      if (lists_.specs[s].saved[k].recomputed) continue;
+      ASSERT_LT(copied, left.size());
+      EXPECT_EQ(left[copied], written[k]);
+      EXPECT_EQ(returned[copied++], read[k]);
+    }
+    EXPECT_EQ(copied, left.size());
+  }
+  std::set<int> asked;
+  const int last = static_cast<int>(lists_.specs.size()) - 1, per_block = GetParam().layers_of_block;
+  const auto of_blocks =
+      GetParam().checkpointing.of_blocks(static_cast<std::size_t>((last - 2) / per_block + 1));
+  for (int s = std::max(1, first_trained_layer()); s + 1 < last; ++s) {
+    const int block = (s - 1) / per_block;
+    const bool ends_block = s % per_block == 0 || lists_.last_layer(s + 1);
+    if (ends_block && of_blocks[static_cast<std::size_t>(block)] == Checkpointing::offload) asked.insert(s);
+  }
+  EXPECT_EQ(offloaded, asked);
+}
+
 void EveryList::the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back() const {
   const auto& offload = GetParam().offload;
   if (!offload.host_step) return;
@@ -566,7 +618,7 @@ void EveryList::prefetch_stands_where_its_mode_says() const {
 }
 
 void EveryList::recomputation_stands_before_the_backward_that_reads_it() const {
-  const auto& checkpointing = GetParam().checkpointing;
+  const auto of_blocks = GetParam().checkpointing.of_blocks(static_cast<std::size_t>(GetParam().layers));
   std::map<int, int> recomputed;  // per layer: times not yet consumed by its backward
   for (const auto& action : step()) {
     if (action.op == Op::recompute) ++recomputed[action.layer];
@@ -576,7 +628,7 @@ void EveryList::recomputation_stands_before_the_backward_that_reads_it() const {
     const bool block = action.layer > 0 && !lists_.last_layer(action.layer);
     // An embedding, then two layers for each block.
     const auto number = static_cast<std::size_t>(std::max(0, (action.layer - 1) / 2));
-    EXPECT_EQ(recomputed[action.layer], block && checkpointing.of(number) != Checkpointing::none ? 1 : 0)
+    EXPECT_EQ(recomputed[action.layer], block && of_blocks[number] != Checkpointing::none ? 1 : 0)
         << action.layer;
     recomputed[action.layer] = 0;
   }
@@ -608,6 +660,7 @@ TEST_P(EveryList, IsSound) {
   squares_wait_for_the_reduction_of_their_unit_only();
   state_that_is_kept_in_host_memory_passes_through_the_device_two_units_at_a_time();
   residuals_in_host_memory_are_back_before_they_are_read();
+  saved_tensors_in_host_memory_are_back_before_they_are_read();
   the_host_updates_with_gradients_that_have_arrived_and_sends_the_shard_back();
   shards_in_host_memory_are_copied_before_they_are_gathered();
   frozen_units_have_neither_reductions_nor_updates();
