@@ -14,6 +14,7 @@
 #include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"
@@ -251,7 +252,7 @@ class Trials {
     double sum = 0;
     for (std::size_t i = 0; i < timed.phases.size(); ++i) {
       const fsdp::Action& action = run->compiled.step.actions[i];
-      if (plan::is_of_layer(action)) {
+      if (fsdp::is_of_layer(action)) {
         of_micro_batch.at(static_cast<std::size_t>(action.micro_batch)) += plan::seconds(timed.phases[i]);
       } else if (q_.figures.by_operation() && timed.work[i].optimizes) {
         sum += plan::seconds_of(timed.work[i].amounts, *timed.speed.costs);

@@ -27,11 +27,6 @@ constexpr bool take_as_long(double flops, double bytes_per_second) {
 static_assert(take_as_long(kFlopsOfAMemoryByte, kMemoryBytesPerSecond));
 static_assert(take_as_long(kFlopsOfALinkByte, kHostBytesPerSecond));
 
-/// The loss's backward is its forward too.
-bool does_both(const CompiledModel& compiled, const Action& action) {
-  return action.layer + 1 == std::ssize(compiled.specs);
-}
-
 bool copies_activation(const Action& action) {
   return action.payload == CopyPayload::residual || action.payload == CopyPayload::saved;
 }
@@ -55,6 +50,45 @@ double bytes_beside_products(const model::LayerSpec& spec) {
     bytes += static_cast<double>(written.bytes() + std::max(read, written.recomputation_bytes));
   }
   return bytes;
+}
+
+/// As AddedFlops counts time: with attention, and FP8 at its speed.
+std::vector<LayerFlops> times_of_layers(const model::Model& model, const EngineOptions& options,
+                                        const CompiledModel& compiled) {
+  auto layers = flops_of_layers(model, options, compiled);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& spec = compiled.specs[i];
+    const double attention = attention_flops(spec, options.batch),
+                 speed = spec.fp8_weights.empty() ? 1 : kFp8Speed;
+    layers[i] = {layers[i].forward / speed + attention,
+                 layers[i].backward / speed + kAttentionBackward * attention};
+  }
+  return layers;
+}
+
+/// How much later the last layer is done than without copies, if streams have nothing but layers to compute, and activations and
+/// parameters to copy. Likewise.
+double waiting_for_copies(const model::Model& model, const EngineOptions& options,
+                          const CompiledModel& compiled) {
+  const auto layers = times_of_layers(model, options, compiled);
+  const auto& actions = compiled.step.actions;
+  std::vector<double> end(actions.size());
+  std::array<double, device::kStreams> free_at{};
+  double computed = 0, done = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    double& free = free_at[action.stream.index()];
+    for (const int waited : action.waits) free = std::max(free, end[static_cast<std::size_t>(waited)]);
+    if (is_of_layer(action)) {
+      const double time = flops_of(action, layers);
+      computed += time;
+      done = free += time;
+    } else if (copies_activation(action) || action.payload == CopyPayload::shard) {
+      free += flops_of_host_copy(static_cast<double>(action.bytes));
+    }
+    end[i] = free;
+  }
+  return std::max(0.0, done - computed);
 }
 
 }  // namespace
@@ -81,57 +115,23 @@ std::vector<LayerFlops> flops_of_layers(const model::Model& model, const EngineO
   return layers;
 }
 
+bool is_of_layer(const Action& action) {
+  return action.op == Op::forward || action.op == Op::backward || action.op == Op::recompute;
+}
+
+double flops_of(const Action& action, const std::vector<LayerFlops>& layers) {
+  const LayerFlops& layer = layers[static_cast<std::size_t>(action.layer)];
+  if (action.op != Op::backward) return layer.forward;
+  const bool is_loss = action.layer + 1 == std::ssize(layers);
+  return layer.backward + (is_loss ? layer.forward : 0);
+}
+
 double forward_flops(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled) {
   double flops = 0;
   for (const LayerFlops& layer : flops_of_layers(model, options, compiled)) flops += layer.forward;
   for (const auto& spec : compiled.specs) flops += attention_flops(spec, options.batch);
   return flops;
 }
-
-namespace {
-
-/// As AddedFlops counts time: with attention, and FP8 at its speed.
-std::vector<LayerFlops> times_of_layers(const model::Model& model, const EngineOptions& options,
-                                        const CompiledModel& compiled) {
-  auto layers = flops_of_layers(model, options, compiled);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& spec = compiled.specs[i];
-    const double attention = attention_flops(spec, options.batch),
-                 speed = spec.fp8_weights.empty() ? 1 : kFp8Speed;
-    layers[i] = {layers[i].forward / speed + attention,
-                 layers[i].backward / speed + kAttentionBackward * attention};
-  }
-  return layers;
-}
-
-/// By when the last layer is done, if streams had only layers to compute and activations and parameters to copy. Likewise.
-double waiting_for_copies(const model::Model& model, const EngineOptions& options,
-                          const CompiledModel& compiled) {
-  const auto layers = times_of_layers(model, options, compiled);
-  const auto& actions = compiled.step.actions;
-  std::vector<double> end(actions.size());
-  std::array<double, device::kStreams> free_at{};
-  double computed = 0, done = 0;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const Action& action = actions[i];
-    double& free = free_at[action.stream.index()];
-    for (const int waited : action.waits) free = std::max(free, end[static_cast<std::size_t>(waited)]);
-    double time = 0;
-    if (copies_activation(action) || action.payload == CopyPayload::shard)
-      time = flops_of_host_copy(static_cast<double>(action.bytes));
-    if (action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward) {
-      const LayerFlops& layer = layers[static_cast<std::size_t>(action.layer)];
-      time = action.op == Op::backward ? layer.backward : layer.forward;
-      if (action.op == Op::backward && does_both(compiled, action)) time += layer.forward;
-      computed += time;
-      done = free + time;
-    }
-    end[i] = free += time;
-  }
-  return std::max(0.0, done - computed);
-}
-
-}  // namespace
 
 AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
                        const CompiledModel& compiled) {
@@ -141,14 +141,10 @@ AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
   for (const auto& action : compiled.step.actions) {
     const auto bytes = static_cast<double>(action.bytes);
     if (copies_activation(action)) passes += bytes;
-    if (action.layer < 0) continue;
-    const LayerFlops& flops = layers[static_cast<std::size_t>(action.layer)];
-    if (action.op == Op::forward || (action.op == Op::backward && does_both(compiled, action)))
-      sum.needed += flops.forward;
-    if (action.op == Op::backward) sum.needed += flops.backward;
+    if (!is_of_layer(action)) continue;
+    (action.op == Op::recompute ? sum.recomputed : sum.needed) += flops_of(action, layers);
     if (action.op == Op::recompute) {
       const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-      sum.recomputed += flops.forward;
       sum.attention += attention_flops(spec, options.batch);
       passes += bytes_beside_products(spec);
     } else if (action.recomputes) {

@@ -245,10 +245,9 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
     return KeptActivations{level, chosen.offload.residuals, fits,
                            added_flops(question.model, chosen, compiled).total()};
   };
-  const KeptActivations as_given = kept(0);
-  if (!may_offload || as_given.checkpointing == Checkpointing::none) return as_given;
+  KeptActivations best = kept(0);
+  if (!may_offload || best.checkpointing == Checkpointing::none) return best;
   options.offload.residuals = true;
-  KeptActivations best = as_given;
   const auto improves = [&](int offloaded) {
     const KeptActivations other = kept(offloaded);
     const bool is_better = other.fits && (!best.fits || other.added < best.added);

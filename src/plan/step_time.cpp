@@ -162,16 +162,10 @@ GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Spee
 
 }  // namespace
 
-bool is_of_layer(const fsdp::Action& action) {
-  return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
-         action.op == fsdp::Op::recompute;
-}
-
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
                                   const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
                                   const Speed& speed, const std::vector<ActionWork>& work) {
   require(!speed.costs || work.size() == compiled.step.actions.size(), "costs need the work of each action");
-  const auto layers = static_cast<int>(compiled.specs.size());
   double matrices = 0;
   const auto flops_of_layers = fsdp::flops_of_layers(model, options, compiled);
   for (const auto& of_layer : flops_of_layers) matrices += of_layer.forward;
@@ -186,11 +180,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
-    if (is_of_layer(action)) {
-      const auto [forward, backward] = flops_of_layers[static_cast<std::size_t>(action.layer)];
-      const bool is_loss = action.layer == layers - 1;  // forward and backward at once
-      const double flops = action.op == fsdp::Op::backward ? backward + (is_loss ? forward : 0) : forward;
-      return {{Resource::device, 0, seconds_of_a_flop * flops}};
+    if (fsdp::is_of_layer(action)) {
+      return {{Resource::device, 0, seconds_of_a_flop * fsdp::flops_of(action, flops_of_layers)}};
     }
     if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
       return {{Resource::own, bytes / speed.host_link_bytes_per_second}};
@@ -219,7 +210,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     if (const double seconds = seconds_of(work[i].amounts, *speed.costs); seconds > 0)
       phases.push_back(
           {action.stream == device::Stream::host ? Resource::own : Resource::device, 0, seconds});
-    if (!is_of_layer(action)) {
+    if (!fsdp::is_of_layer(action)) {
       Phases moved = phases_of(action);
       for (Phase& phase : moved) {
         // Messages inside a node are copied by what computes.

@@ -389,9 +389,9 @@ void TrainingLoop::save(CheckpointContent content) {
 /// After a save in the background that failed, training waits for this one, which may go to checkpoint.fallback_dir or wait for room.
 /// What diverged replaces nothing: in a row of steps that are not finite, it is put off.
 void TrainingLoop::start_saving() {
-  settle_before_saving();
   is_put_off_ = not_finite_.in_a_row() > 0;
   if (is_put_off_) return;
+  settle_before_saving();
   if (saves_again_) {
     run_.saver->save(run_.state, run_.config.checkpoint.content);
   } else {

@@ -19,6 +19,11 @@ struct LayerFlops {
 std::vector<LayerFlops> flops_of_layers(const model::Model& model, const EngineOptions& options,
                                         const CompiledModel& compiled);
 
+/// Whether it is a layer's forward or backward pass, or a recomputation.
+bool is_of_layer(const Action& action);
+/// Of such an action, what `layers` have for it. The loss's backward pass is its forward pass too.
+double flops_of(const Action& action, const std::vector<LayerFlops>& layers);
+
 /// Of the forward pass of a micro-batch, on one rank, with attention.
 double forward_flops(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled);
 

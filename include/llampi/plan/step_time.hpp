@@ -45,11 +45,8 @@ struct StrategyTime {
   std::string impossible = {};  ///< why these ranks cannot have it, in a sentence; empty: they can
 };
 
-/// Whether it is a layer's forward or backward pass, or a recomputation.
-bool is_of_layer(const fsdp::Action& action);
-
-/// Of each action of the step what it takes, nothing else under way. Layers share Model::flops_per_token() in proportion
-/// to their matrices, a backward pass being two forwards; what only moves memory of the device (casts, sums, norm, update)
+/// Of each action of the step what it takes, nothing else under way. Layers share fsdp::forward_flops() in proportion
+/// to their matrices, and backward passes take what fsdp::flops_of() says; what only moves memory of the device (casts, sums, norm, update)
 /// takes nothing. With Speed::costs, each action takes what its work costs. Copies between host and device have a link of their own.
 /// @param options, mesh those that `compiled` was compiled with
 /// @param work of each action, with Speed::costs: work_of_step()
