@@ -6,7 +6,6 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/core/clock.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::selfcheck {
@@ -36,11 +35,11 @@ class TimedProduct {
     y_ = make(product.rows, product.columns, dtype);
   }
 
-  double seconds(int repeats) {
-    const double begin = steady_seconds();
+  double seconds(int repeats, const Clock& clock) {
+    const double begin = clock();
     for (int i = 0; i < repeats; ++i) device_.run(device::op::Linear{.x = x_, .weight = weight_, .y = y_});
     device_.synchronize(device::Stream::compute);
-    return steady_seconds() - begin;
+    return clock() - begin;
   }
 
  private:
@@ -64,7 +63,7 @@ class TimedProduct {
 };
 
 /// Seconds of one exchange with the other rank of a pair.
-double time_exchange(const comm::Compute& compute, const std::vector<int>& pair) {
+double time_exchange(const comm::Compute& compute, const std::vector<int>& pair, const Clock& clock) {
   const auto group = compute.world().group(pair, {kExchange});
   // Of the device: World::allocate() is collective over all ranks, and this is not.
   const device::Memory memory = compute.device().allocate(2 * kMessageBytes);
@@ -73,9 +72,9 @@ double time_exchange(const comm::Compute& compute, const std::vector<int>& pair)
   const Tensor shard = whole.slice(group->rank() * half, (group->rank() + 1) * half);
   std::vector<double> seconds;
   for (int round = 0; round <= kRounds; ++round) {
-    const double begin = steady_seconds();
+    const double begin = clock();
     group->all_gather(shard, whole, kExchange)->wait(device::Stream::host);
-    if (round > 0) seconds.push_back(steady_seconds() - begin);  // the first one connects
+    if (round > 0) seconds.push_back(clock() - begin);  // the first one connects
   }
   return median(seconds);
 }
@@ -88,13 +87,13 @@ struct Pair {
 using Round = std::vector<Pair>;
 
 std::vector<Link> measure(comm::World& world, const comm::Compute& compute, const std::vector<Round>& rounds,
-                          const std::function<void()>& progress) {
+                          const std::function<void()>& progress, const Clock& clock) {
   std::vector<Link> own;
   for (const auto& round : rounds) {
     progress();
     for (const auto& pair : round) {
       if (std::count(pair.ranks.begin(), pair.ranks.end(), world.rank()) == 0) continue;
-      const double seconds = time_exchange(compute, pair.ranks);
+      const double seconds = time_exchange(compute, pair.ranks, clock);
       if (world.rank() == pair.ranks.front())
         own.push_back({pair.a, pair.b, static_cast<double>(kMessageBytes) / seconds});
     }
@@ -116,10 +115,11 @@ bool some_are_slow(const std::vector<Link>& links) {
 
 /// The best of several measurements, as long as some links are slow.
 std::vector<Link> measure_patiently(comm::World& world, const comm::Compute& compute,
-                                    const std::vector<Round>& rounds, const std::function<void()>& progress) {
-  std::vector<Link> best = measure(world, compute, rounds, progress);
+                                    const std::vector<Round>& rounds, const std::function<void()>& progress,
+                                    const Clock& clock) {
+  std::vector<Link> best = measure(world, compute, rounds, progress, clock);
   for (int i = 1; i < kMeasurements && some_are_slow(best); ++i) {
-    const auto again = measure(world, compute, rounds, progress);
+    const auto again = measure(world, compute, rounds, progress, clock);
     for (std::size_t link = 0; link < best.size(); ++link)
       best[link].bytes_per_second = std::max(best[link].bytes_per_second, again[link].bytes_per_second);
   }
@@ -136,15 +136,16 @@ std::vector<std::vector<int>> ranks_of_nodes(const comm::Topology& topology) {
 
 }  // namespace
 
-std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype) {
+std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype,
+                                  const Clock& clock) {
   std::unique_ptr<TimedProduct> product;
   // Seconds on the fastest rank. The first time, libraries load.
   const auto make = [&](const Product& shape) {
     double fastest = 0;
     comm::agree(world, [&] {
       product = std::make_unique<TimedProduct>(compute.device(), shape, dtype);
-      product->seconds(1);
-      fastest = -product->seconds(1);
+      product->seconds(1, clock);
+      fastest = -product->seconds(1, clock);
     });
     return -comm::max_over_ranks(world, fastest);
   };
@@ -156,7 +157,7 @@ std::vector<double> time_products(comm::World& world, const comm::Compute& compu
   for (int i = 0; i < kMeasurements && (i == 0 || !slow_ranks(seconds).empty()); ++i) {
     for (int round = 0; round < kRounds; ++round) {
       world.barrier();
-      const double now = product->seconds(repeats) / repeats;
+      const double now = product->seconds(repeats, clock) / repeats;
       shortest = shortest == 0 ? now : std::min(shortest, now);
     }
     seconds = comm::all_gather_value(world, shortest);
@@ -165,7 +166,7 @@ std::vector<double> time_products(comm::World& world, const comm::Compute& compu
 }
 
 LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute,
-                         const std::function<void()>& progress) {
+                         const std::function<void()>& progress, const Clock& clock) {
   const auto nodes = ranks_of_nodes(world.topology());
   std::vector<Round> between;
   for (const auto& round : rounds_of_pairs(static_cast<int>(nodes.size()))) {
@@ -185,8 +186,8 @@ LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute,
       }
     }
   }
-  return {measure_patiently(world, compute, between, progress),
-          measure_patiently(world, compute, inside, progress)};
+  return {measure_patiently(world, compute, between, progress, clock),
+          measure_patiently(world, compute, inside, progress, clock)};
 }
 
 }  // namespace llampi::selfcheck

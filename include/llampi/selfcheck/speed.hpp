@@ -7,14 +7,19 @@
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/selfcheck/outliers.hpp"
 
 namespace llampi::selfcheck {
 
+/// Seconds since some moment, on this rank.
+using Clock = std::function<double()>;
+
 /// Seconds of each rank, by rank, for the same matrix product in `dtype`: the shortest of several, while all ranks
 /// compute. Where that finds a slow rank, it is measured again, twice at most: a rank is slow that was slow each time.
 /// Takes 256 MiB of a GPU in bfloat16, 8 MiB of a host. Collective.
-std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype);
+std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype,
+                                  const Clock& clock = steady_seconds);
 
 /// Pairs exchange messages of this many bytes, in both directions at once: the median time of several.
 inline constexpr std::int64_t kMessageBytes = std::int64_t{4} << 20;
@@ -27,6 +32,7 @@ struct LinkSpeeds {
 /// moves the job's data: MPI or NCCL. Slow ones are measured again, as above, and the best counts. Collective.
 /// @param progress called before each round: there are about as many as nodes, then as many as ranks of a node
 LinkSpeeds measure_links(
-    comm::World& world, const comm::Compute& compute, const std::function<void()>& progress = [] {});
+    comm::World& world, const comm::Compute& compute, const std::function<void()>& progress = [] {},
+    const Clock& clock = steady_seconds);
 
 }  // namespace llampi::selfcheck
