@@ -13,8 +13,9 @@ namespace {
 
 // White_Space; \s of PCRE2 has U+180E besides.
 constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
-// Oniguruma counts six numbers of Latin-1 (superscripts, fractions) among the characters of a word.
+// Oniguruma counts six numbers of Latin-1 (superscripts, fractions) among the characters of a word, but not in a class.
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+constexpr std::string_view kWordInClass = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
 constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 constexpr std::string_view kDigits = "0123456789";
@@ -250,7 +251,7 @@ class Translation {
         result_ += "\\S\\x{180E}";
         return;
       case 'w':
-        result_ += kWord;
+        result_ += kWordInClass;
         return;
       case 'h':
         result_ += kHexDigit;

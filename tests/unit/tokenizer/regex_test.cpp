@@ -38,6 +38,9 @@ TEST(TokenizerRegex, ReadsPatternsAsOnigurumaDoes) {
   EXPECT_THAT(split("\\s", "a\u180E\u3000\u200B"), ElementsAre("a\u180E", "\u3000", "\u200B"));
   EXPECT_THAT(split("[^\\S\\n]+", "a \u180E\t\n"), ElementsAre("a", " ", "\u180E", "\t", "\n"));
   EXPECT_THAT(split("\\w+", "a\u00B2_\u0301-"), ElementsAre("a\u00B2_\u0301", "-"));
+  EXPECT_THAT(split("[\\w]+", "a\u00B2_\u0301-\u00B9"), ElementsAre("a", "\u00B2", "_\u0301", "-\u00B9"));
+  EXPECT_THAT(split("[^\\w]", "a\u00BCb"), ElementsAre("a", "\u00BC", "b"));
+  EXPECT_THAT(split("[\\w\\-']+", "a\u00BEb-\u00B3"), ElementsAre("a", "\u00BE", "b-", "\u00B3"));
 }
 
 TEST(TokenizerRegex, CutsAsTheBehaviorSays) {
