@@ -164,6 +164,7 @@ Exported open_exported(const ExportRequest& request) {
                      request.checkpoint.string());
   const auto texts = is_folder ? CheckpointTexts() : read_checkpoint_summary(request.checkpoint).texts;
   exported.chat_template = texts.chat_template;
+  if (is_folder) exported.chat_template = tokenizer::chat_template_in(request.checkpoint).text;
   if (is_folder || !texts.adapter.empty()) {
     open_base(request.base, request.checkpoint, exported);
     exported.adapter = open_adapter(request.checkpoint);
@@ -228,15 +229,17 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
     if (adapter.info.base_sums.empty())
       throw_user_error("{} is a folder of an adapter already; give a checkpoint of a run with lora.rank",
                        request.checkpoint.string());
-    const auto config = llama_of(read_checkpoint_summary(request.checkpoint).texts, request.checkpoint);
+    const auto texts = read_checkpoint_summary(request.checkpoint).texts;
+    const auto config = llama_of(texts, request.checkpoint);
     const io::PosixFile held = hold_output(request, log);
     // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
     if (is_path_there(request.output / "config.json"))
       throw_user_error(
           "{} holds a model (config.json), and adapters need a folder of their own; choose another folder",
           request.output.string());
-    const fs::path config_file = request.output / kPeftConfig, weights_file = request.output / kPeftWeights;
-    for (const auto& file : {config_file, weights_file}) {
+    const fs::path config_file = request.output / kPeftConfig, weights_file = request.output / kPeftWeights,
+                   template_file = request.output / "chat_template.jinja";
+    for (const auto& file : {config_file, weights_file, template_file}) {
       if (!request.overwrite && is_path_there(file))
         throw_user_error("{} is there already; choose another folder, or replace it with --overwrite",
                          file.string());
@@ -244,13 +247,17 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
     std::vector<TensorInfo> named = adapter.weights->tensors();
     for (auto& tensor : named) tensor.name = kPeftPrefix + tensor.name;
     const io::TemporaryFile new_weights(io::temporary_beside(weights_file)),
-        new_config(io::temporary_beside(config_file));
+        new_config(io::temporary_beside(config_file)), new_template(io::temporary_beside(template_file));
     write_safetensors(new_weights.path(), *adapter.weights, named);
     io::write_whole(new_config.path(), adapter_config_text(adapter.info, config.layers));
-    std::error_code error;
-    fs::remove(config_file, error);  // a folder without it is no adapter
-    if (error) throw_user_error("{} cannot be replaced: {}", config_file.string(), error.message());
+    if (!texts.chat_template.empty()) io::write_whole(new_template.path(), texts.chat_template);
+    for (const auto& file : {config_file, template_file}) {  // a folder without the first is no adapter
+      std::error_code error;
+      fs::remove(file, error);
+      if (error) throw_user_error("{} cannot be replaced: {}", file.string(), error.message());
+    }
     io::rename_into_place(new_weights.path(), weights_file);
+    if (!texts.chat_template.empty()) io::rename_into_place(new_template.path(), template_file);
     io::rename_into_place(new_config.path(), config_file);
     report(log, request.output, named, DType::float32, steady_seconds() - begin);
   });

@@ -20,12 +20,13 @@ Option tokenizer_option(infer::TextOptions& text) {
 Option template_option(std::string& name, const std::string& only_for) {
   auto names = tokenizer::template_names();
   names.insert(names.begin(), "auto");
-  return {"template",
-          &name,
-          only_for +
-              "chat template. auto: the one the checkpoint was trained with, otherwise the chat_template "
-              "of the tokenizer's folder",
-          {.one_of = names}};
+  return {
+      "template",
+      &name,
+      only_for +
+          "chat template. auto: the one the checkpoint or adapter was trained with, otherwise the chat_template "
+          "of the tokenizer's folder",
+      {.one_of = names}};
 }
 
 Option template_date_option(std::string& date, const std::string& only_for) {

@@ -46,12 +46,16 @@ std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::strin
   return ids;
 }
 
-/// The template that a checkpoint's run was trained with, if it is one.
-tokenizer::ChatTemplateText template_of_run(const fs::path& weights) {
+/// The template that the run of a checkpoint was trained with, or the adapter in PEFT's folder; none is known of the folder of
+/// a whole model, whose tokenizer has it.
+tokenizer::ChatTemplateText template_of_run(const fs::path& weights, const fs::path& adapter) {
+  const fs::path& trained = adapter.empty() ? weights : adapter;
   std::error_code ignored;
-  if (fs::is_directory(weights, ignored)) return {};
-  if (checkpoint::identify(weights) != checkpoint::FileKind::checkpoint) return {};
-  return {checkpoint::read_checkpoint_summary(weights).texts.chat_template, weights.string()};
+  if (fs::is_directory(trained, ignored)) {
+    return adapter.empty() ? tokenizer::ChatTemplateText() : tokenizer::chat_template_in(adapter);
+  }
+  if (checkpoint::identify(trained) != checkpoint::FileKind::checkpoint) return {};
+  return {checkpoint::read_checkpoint_summary(trained).texts.chat_template, trained.string()};
 }
 
 }  // namespace
@@ -66,11 +70,10 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
   model.end_ids = find_end_ids(weights, model.config.json, name);
   if (chat) {
     model.chat_template = tokenizer::choose_template(
-        *model.tokenizer,
-        {.name = options.chat_template,
-         .date = options.template_date,
-         .today = today,
-         .trained_with = template_of_run(options.adapter.empty() ? weights : options.adapter)});
+        *model.tokenizer, {.name = options.chat_template,
+                           .date = options.template_date,
+                           .today = today,
+                           .trained_with = template_of_run(weights, options.adapter)});
   }
   return model;
 }

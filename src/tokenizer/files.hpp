@@ -71,6 +71,8 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
 
 /// What a thread needs to work, kept for the next one: as many as ever worked at the same time.
 template <class T>
+/// The chat template alone.
+std::optional<ChatTemplateText> chat_template_of(const TokenizerNeighbours& files);
 class Workspaces {
  public:
   class Lease {

@@ -93,6 +93,10 @@ bool is_tiktoken(std::string_view contents) {
 
 bool holds_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
 
+ChatTemplateText chat_template_in(const fs::path& folder) {
+  return chat_template_of(neighbours(folder)).value_or(ChatTemplateText());
+}
+
 std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
   require(ids >= 0 && ids <= tokenizer.vocabulary(), "ids of a vocabulary's hash");
   std::string text;

@@ -167,12 +167,12 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.generation_config, "eos_token_id");
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.config, "eos_token_id");
   if (end) tokenizer.set_end(end);
-  if (files.chat_template) {
-    tokenizer.set_chat_template({files.chat_template->text, files.chat_template->source});
-  } else if (files.tokenizer_config) {
-    if (auto configured = configured_template(*files.tokenizer_config))
-      tokenizer.set_chat_template(std::move(*configured));
-  }
+  if (auto text = chat_template_of(files)) tokenizer.set_chat_template(std::move(*text));
+}
+
+std::optional<ChatTemplateText> chat_template_of(const TokenizerNeighbours& files) {
+  if (files.chat_template) return ChatTemplateText{files.chat_template->text, files.chat_template->source};
+  return files.tokenizer_config ? configured_template(*files.tokenizer_config) : std::nullopt;
 }
 
 }  // namespace llampi::tokenizer

@@ -33,7 +33,8 @@ struct ExportRequest {
 /// a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
 void export_folder(comm::World& world, const ExportRequest& request, const Log& log);
 
-/// Writes the adapters in a checkpoint as PEFT's folder: adapter_model.safetensors in float32, and adapter_config.json last.
+/// Writes the adapters in a checkpoint as PEFT's folder: adapter_model.safetensors in float32, chat_template.jinja with the
+/// chat template that the run was trained with, if it has one, and adapter_config.json last.
 /// Collective. @throws UserError as export_folder() does
 void export_adapter(comm::World& world, const ExportRequest& request, const Log& log);
 

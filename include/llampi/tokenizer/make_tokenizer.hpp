@@ -34,4 +34,8 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 /// Whether the folder holds tokenizer.json or tokenizer.model.
 bool holds_tokenizer(const std::filesystem::path& folder);
 
+/// The chat template in a folder: chat_template.jinja, else "chat_template" of tokenizer_config.json; empty if there is none.
+/// @throws UserError
+ChatTemplateText chat_template_in(const std::filesystem::path& folder);
+
 }  // namespace llampi::tokenizer

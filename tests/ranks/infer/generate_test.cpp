@@ -12,6 +12,7 @@
 
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
+#include "infer/text_model.hpp"
 #include "llampi/checkpoint/convert.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/model/llama.hpp"
@@ -459,6 +460,27 @@ TEST_F(Generate, RefusesWhatAreNoQuestions) {
           R"({"messages": [{"role": "assistant", "content": "42"}, {"role": "user", "content": "what?"}]})"),
       HasSubstr("line 1: the last message must be the assistant's"));
   EXPECT_THAT(message("\n"), HasSubstr("has no questions"));
+}
+
+/// Where an adapter is in PEFT's folder, its template counts and not that of the weights' folder.
+TEST_F(Generate, TakesTheTemplateOfAnAdaptersFolder) {
+  const auto chosen = [&] {
+    TextOptions options;
+    options.adapter = folder_ / "adapter";
+    return TextModel::open(folder_, options, true, "26 Jul 2024").chat_template.name;
+  };
+  const auto write_there = [&](const std::string& name, const std::string& text) {
+    world().barrier();
+    if (world().rank() == 0) write("adapter/" + name, text);
+    world().barrier();
+  };
+  if (world().rank() == 0) fs::create_directories(folder_ / "adapter");
+  world().barrier();
+  EXPECT_EQ(chosen(), "llama3");
+  write_there("tokenizer_config.json", json{{"chat_template", chat_template("qwen3")}}.dump());
+  EXPECT_EQ(chosen(), "qwen3");
+  write_there("chat_template.jinja", chat_template("chatml"));
+  EXPECT_EQ(chosen(), "chatml");
 }
 
 /// Ranks with sequences of different lengths get what each would get if all had its.

@@ -201,6 +201,48 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   EXPECT_EQ(read_text(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
 }
 
+/// The adapter was trained with another template than the base has, where that has one.
+TEST_F(Convert, AdaptersTakeTheChatTemplateAlong) {
+  write_chatml_base(folder_);
+  expect_done(
+      1,
+      "tokenize --format chat --seq-len 16 --output chat.h5 chat.jsonl --tokenizer base --template chatml");
+  const std::string train =
+      "train --data.train=chat.h5 --data.seq_len=16 --train.steps=1 --train.global_batch=1 --run.threads=1 ";
+  expect_done(1, train + "--run.dir=run --model.config=base");
+  expect_done(1, "export --checkpoint run --output weights --tokenizer base");
+  auto config = json::parse(read_text(path("weights/tokenizer_config.json")));
+  const std::string chatml = config["chat_template"];
+  const auto texts =
+      json::parse(read_text(fs::path(LLAMPI_TEST_DATA) / "fixtures" / "chat" / "chat_texts.json"));
+  config["chat_template"] = texts["own"]["llama3"]["text"];
+  folder_.write("weights/tokenizer_config.json", config.dump());
+  expect_done(1, train + "--run.dir=lora --model.config=weights --model.weights=weights --lora.rank=2");
+
+  expect_done(1, "export --checkpoint lora --adapter --output peft");
+  EXPECT_EQ(read_text(path("peft/chat_template.jinja")), chatml);
+  const auto answers_of = [&](const std::string& adapter) {
+    const Ending ending = run(1, "evaluate --weights weights --questions chat.jsonl --answers " + adapter +
+                                     ".jsonl --adapter " + adapter);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return read_text(path(adapter + ".jsonl"));
+  };
+  EXPECT_EQ(answers_of("peft"), answers_of("lora"));
+  expect_done(1, "export --checkpoint peft --base weights --output merged");
+  EXPECT_EQ(json::parse(read_text(path("merged/tokenizer_config.json")))["chat_template"], chatml);
+
+  // A template that is there is not replaced.
+  fs::create_directories(path("mine"));
+  folder_.write("mine/chat_template.jinja", "mine");
+  const Ending refused = run(1, "export --checkpoint lora --adapter --output mine");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("mine/chat_template.jinja is there already; choose another folder"));
+  EXPECT_EQ(read_text(path("mine/chat_template.jinja")), "mine");
+  EXPECT_FALSE(fs::exists(path("mine/adapter_config.json")));
+  expect_done(1, "export --checkpoint lora --adapter --output mine --overwrite");
+  EXPECT_EQ(read_text(path("mine/chat_template.jinja")), chatml);
+}
+
 TEST_F(Convert, VerifiesCheckpoints) {
   const std::string saved = checkpoint();
   const Ending whole = run(1, "inspect --verify " + saved);
