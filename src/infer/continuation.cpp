@@ -7,8 +7,8 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
+#include "llampi/infer/session.hpp"
 
 namespace llampi::infer {
 namespace {
@@ -23,10 +23,7 @@ enum class Progress : std::int64_t { ended, goes_on, not_finite };
 /// Whether any rank goes on. Collective. @throws UserError on all ranks, if one has logits that are not finite
 bool any_goes_on(comm::World& world, Progress here) {
   const auto most = static_cast<Progress>(comm::max_over_ranks(world, static_cast<std::int64_t>(here)));
-  if (most == Progress::not_finite)
-    throw_user_error(
-        "the model computes logits that are NaN or infinite, so no token can be chosen: its weights are not finite, or "
-        "too large; take an earlier checkpoint");
+  if (most == Progress::not_finite) refuse_logits("no token can be chosen");
   return most == Progress::goes_on;
 }
 
@@ -55,13 +52,6 @@ std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {
   auto logits = engine_.logits(batch, std::max<std::int64_t>(count, 1) - 1);
   length_ += count;
   waiting = waiting.subspan(static_cast<std::size_t>(count));
-  return logits;
-}
-
-std::vector<double> Continuation::feed(std::span<const std::int32_t> tokens) {
-  require(!tokens.empty(), "nothing to continue");
-  std::vector<double> logits;
-  while (!tokens.empty()) logits = pass(tokens);
   return logits;
 }
 

@@ -25,8 +25,6 @@ class Continuation {
   /// Returns the logits [V] of the token after them. With nothing waiting it only does its part in a pass
   /// that other ranks need, and returns nothing of use. Collective; each rank may have a sequence of its own.
   std::vector<double> pass(std::span<const std::int32_t>& waiting);
-  /// Appends tokens, at least one; logits [V] of the token after them. Collective: all ranks feed as many.
-  std::vector<double> feed(std::span<const std::int32_t> tokens);
 
  private:
   fsdp::Engine& engine_;

@@ -54,4 +54,11 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   return session;
 }
 
+void refuse_logits(const std::string& consequence) {
+  throw_user_error(
+      "the model computes logits that are NaN or infinite, so {}: its weights are not finite, or too large; take an "
+      "earlier checkpoint",
+      consequence);
+}
+
 }  // namespace llampi::infer

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/evaluate.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
+#include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/train/run_text.hpp"
@@ -95,6 +97,7 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
       throw_user_error("{} has {}, too few for one sample of {} + 1; use a smaller --seq-len", data.string(),
                        count(file->tokens(), "token"), o.seq_len);
     }
+    o.micro_batch = std::min(o.micro_batch, ceil_div(file->samples(o.seq_len), world.size()));
   });
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
   note_incomplete_sample(*file, o.seq_len, log);
@@ -105,7 +108,11 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                                    .document_mask = document_mask,
                                    .vocabulary = session.config.vocab_size};
   const Evaluation result = *evaluate_file(world, *session.engine, *file, options);
-  if (result.tokens == 0) log.warning("{} has no valid labels, so it has no loss", data.string());
+  if (result.tokens == 0) {
+    log.warning("{} has no valid labels, so it has no loss", data.string());
+  } else if (!std::isfinite(result.loss)) {
+    infer::refuse_logits("there is no loss");
+  }
   return result;
 }
 

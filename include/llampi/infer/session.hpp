@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
@@ -24,5 +25,8 @@ struct InferenceSession {
 InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
                                     model::BatchShape batch, const comm::DeviceOptions& options,
                                     const Log& log, const std::filesystem::path& adapter = {});
+
+/// For a model whose logits are not finite. @param consequence "no token can be chosen" @throws UserError
+[[noreturn]] void refuse_logits(const std::string& consequence);
 
 }  // namespace llampi::infer

@@ -29,6 +29,7 @@ struct EvaluateOptions {
 
 /// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Documents are masked from each
 /// other unless the run that wrote the checkpoint had data.document_mask = false. Collective.
+/// @throws UserError, also for a loss that is not finite
 Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                     const std::filesystem::path& data, EvaluateOptions options, const Log& log);
 

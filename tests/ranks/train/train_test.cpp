@@ -125,6 +125,12 @@ TEST_F(Train, EvaluatesHeldOutDataAndLeavesTheCurveAlone) {
                                {16, 3, kOnCpu}, Log());
   // Sums of about 500 float32 token losses of about 4 in another grouping.
   EXPECT_NEAR(result.loss, evaluations[2]["eval_loss"].get<double>(), 1e-6 * result.loss);
+
+  // A micro-batch has no more rows than there are samples.
+  const auto large = evaluate(world(), checkpoint::checkpoint_path(folder_ / "b", 12), folder_ / "eval.h5",
+                              {16, 1'000'000'000, kOnCpu}, Log());
+  EXPECT_EQ(large.tokens, result.tokens);
+  EXPECT_NEAR(large.loss, result.loss, 1e-6 * result.loss);
 }
 
 // Also with what the run's attention sees of other documents.

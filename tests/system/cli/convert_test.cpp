@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "support/shell.hpp"
@@ -241,6 +242,26 @@ TEST_F(Convert, AdaptersTakeTheChatTemplateAlong) {
   EXPECT_FALSE(fs::exists(path("mine/adapter_config.json")));
   expect_done(1, "export --checkpoint lora --adapter --output mine --overwrite");
   EXPECT_EQ(read_text(path("mine/chat_template.jinja")), chatml);
+}
+
+TEST_F(Convert, RefusesTheLossOfWeightsThatAreNotFinite) {
+  const std::string saved = checkpoint();
+  expect_done(1, "export --checkpoint " + saved + " --output whole");
+  auto weights = read_text(path("whole/model.safetensors"));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (std::size_t at = weights.size() / 2 / 4 * 4; at < weights.size(); at += 4)
+    weights.replace(at, 4, reinterpret_cast<const char*>(&nan), 4);
+  folder_.write("whole/model.safetensors", weights);
+  for (const char* how : {"", " --json"}) {
+    const Ending ending = run(2, std::string("evaluate --data text.h5 --seq-len 32 --weights whole") + how);
+    EXPECT_EQ(ending.status, 2);
+    EXPECT_EQ(ending.out, "");
+    EXPECT_THAT(
+        ending.complaints(),
+        ElementsAre(
+            "llampi: the model computes logits that are NaN or infinite, so there is no loss: its weights "
+            "are not finite, or too large; take an earlier checkpoint"));
+  }
 }
 
 TEST_F(Convert, VerifiesCheckpoints) {
