@@ -167,12 +167,7 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
   if (!messages && !find_value(json, "prompt") && !find_value(json, "completion"))
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
                      keys_found(json));
-  auto conversation = messages ? parse_messages(*messages) : parse_prompt(json);
-  const bool has_answer = std::ranges::any_of(conversation, [](const tokenizer::Message& message) {
-    return message.role == tokenizer::ChatRole::assistant && message.trained;
-  });
-  if (!has_answer) throw_user_error("there is no assistant message to learn from");
-  return conversation;
+  return messages ? parse_messages(*messages) : parse_prompt(json);
 }
 
 }  // namespace llampi::data

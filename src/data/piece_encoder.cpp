@@ -87,6 +87,10 @@ std::int64_t PieceEncoder::encode_line(std::string_view line, tokenizer::Encoded
     return static_cast<std::int64_t>(text.size());
   }
   const auto conversation = parse_conversation(line);
+  const bool has_answer = std::ranges::any_of(conversation, [](const tokenizer::Message& message) {
+    return message.role == tokenizer::ChatRole::assistant && message.trained;
+  });
+  if (!has_answer) throw_user_error("there is no assistant message to learn from");
   document = tokenizer::encode_chat(tokenizer_, options_.chat_template, conversation);
   if (options_.loss == LossOn::all) {
     std::fill(document.mask.begin() + 1, document.mask.end(),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <fstream>
@@ -30,6 +31,7 @@ struct Question {
   std::string text;   ///< what the user says last
   std::string right;  ///< answer
   Beginning beginning;
+  bool has_room = true;  ///< for the right answer and the token that ends it
 };
 
 std::string where(const std::filesystem::path& file, std::int64_t line) {
@@ -47,6 +49,7 @@ Question make_question(const TextModel& model, const std::string& line, const st
       throw_user_error("the last message must be the assistant's: the expected answer");
     const auto& answer = conversation.back();
     question.right = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, answer.content));
+    if (question.right.empty()) throw_user_error("the expected answer is empty without its thoughts");
     whole = answer.reasoning.value_or("") + answer.content;
     conversation.pop_back();
     if (conversation.empty()) throw_user_error("there is no message before the answer");
@@ -55,9 +58,12 @@ Question make_question(const TextModel& model, const std::string& line, const st
   } catch (const UserError& error) {
     throw_user_error("{}: {}", place, error.what());
   }
-  const auto enough = std::ssize(model.tokenizer->encode(whole, tokenizer::SpecialText::text)) + kMoreTokens;
-  question.beginning.most =
-      model.room(question.beginning.tokens, max_tokens > 0 ? max_tokens : enough, place);
+  const auto tokens_in = [&](const std::string& text) {
+    return std::ssize(model.tokenizer->encode(text, tokenizer::SpecialText::text));
+  };
+  const auto wanted = max_tokens > 0 ? max_tokens : tokens_in(whole) + kMoreTokens;
+  question.beginning.most = model.room(question.beginning.tokens, wanted, place);
+  question.has_room = question.beginning.most > tokens_in(question.right);
   return question;
 }
 
@@ -72,6 +78,16 @@ std::vector<Question> read_questions(const TextModel& model, const QuestionOptio
   }
   if (questions.empty()) throw_user_error("{} has no questions", options.questions.string());
   return questions;
+}
+
+void warn_of_answers_without_room(const std::vector<Question>& questions, const TextModel& model,
+                                  std::int64_t max_tokens, const Log& log) {
+  const auto without = std::ranges::count(questions, false, &Question::has_room);
+  if (without == 0) return;
+  log.warning("{} {} not fit into {}the model's context of {}, and {} as wrong",
+              count(without, "expected answer"), without == 1 ? "does" : "do",
+              max_tokens > 0 ? fmt::format("--max-tokens {} or ", max_tokens) : "",
+              count(model.config.max_position_embeddings, "token"), without == 1 ? "counts" : "count");
 }
 
 /// By its first line, that answer_line() made it.
@@ -141,9 +157,10 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
   comm::agree(world, [&] {
     model = TextModel::open(weights, options.text, true, today);
     questions = read_questions(model, options);
-    for (const auto& [text, right, beginning] : questions)
-      longest = std::max(longest, std::ssize(beginning.tokens) + beginning.most);
+    for (const auto& question : questions)
+      longest = std::max(longest, std::ssize(question.beginning.tokens) + question.beginning.most);
   });
+  warn_of_answers_without_room(questions, model, options.max_tokens, log);
   const auto session = open_for_inference(world, weights, generation_shape(longest), options.compute, log,
                                           options.text.adapter);
   const auto stop = model.stop_tokens(true);

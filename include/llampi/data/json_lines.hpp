@@ -18,8 +18,8 @@ std::string parse_text_line(std::string_view line, const std::string& field);
 /// "completion": TEXT}`, one message of the user and one of the assistant, whose weight the line may have. The keys
 /// "system" (next to the prompt) and "reasoning_content" (of the assistant) are read, too; others are ignored, but for
 /// tools and calls of them. null counts as missing.
-/// @throws UserError that says what is wrong with the line: as above, or an unknown role, an empty message of
-/// user or assistant, or nothing of the assistant to learn
+/// @throws UserError that says what is wrong with the line: as above, or an unknown role, or an empty message of
+/// user or assistant
 tokenizer::Conversation parse_conversation(std::string_view line);
 
 }  // namespace llampi::data

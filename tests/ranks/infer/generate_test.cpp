@@ -200,10 +200,12 @@ class Generate : public ::testing::Test {
     return "nothing";
   }
   /// @param lines of the file of questions
-  Accuracy ask(const std::string& lines, const std::string& answers = "", const Log& log = {}) const {
+  Accuracy ask(const std::string& lines, const std::string& answers = "", const Log& log = {},
+               std::int64_t max_tokens = 0) const {
     if (world().rank() == 0) write("questions.jsonl", lines);
     world().barrier();
     QuestionOptions options{.questions = folder_ / "questions.jsonl",
+                            .max_tokens = max_tokens,
                             .compute = {.device = device::DeviceChoice::cpu, .threads = 1}};
     if (!answers.empty()) options.answers = folder_ / answers;
     return answer_questions(world(), folder_, options, log);
@@ -387,6 +389,38 @@ TEST_F(Generate, LeavesRoomForThoughts) {
           "wrong; raise --max-tokens, as far as"));
 }
 
+TEST_F(Generate, WarnsOfAnswersThatHaveNoRoom) {
+  std::string logged;
+  const Log log([&](const std::string& line) { logged += line + "\n"; });
+  const std::string questions = question("what?", "42") + question("what?", "4") + question("what?", "123");
+  EXPECT_EQ(ask(questions, "", log, 4).correct, 1);  // " ", "4", "2" and the end
+  EXPECT_THAT(logged, Not(HasSubstr("warning")));
+  EXPECT_EQ(ask(questions, "", log, 3).correct, 0);
+  EXPECT_THAT(
+      logged,
+      HasSubstr("warning: 1 expected answer does not fit into --max-tokens 3 or the model's context of "
+                "96 tokens, and counts as wrong\n"));
+  logged.clear();
+  const auto of_length = [](std::size_t length) { return question(std::string(length, 'a'), "42"); };
+  std::size_t longest = 1;  // of a question after which the answer still fits
+  const auto room = [&](std::size_t length) {
+    const auto tokenizer = tokenizer::make_tokenizer(folder_.string());
+    const auto chosen = tokenizer::choose_template(*tokenizer);
+    return 96 - std::ssize(tokenizer::encode_chat(*tokenizer, chosen,
+                                                  {{tokenizer::ChatRole::user, std::string(length, 'a')}},
+                                                  tokenizer::ChatPurpose::generation)
+                               .ids);
+  };
+  while (room(longest + 1) >= 3) ++longest;
+  ask(of_length(longest), "", log);
+  EXPECT_THAT(logged, Not(HasSubstr("warning")));
+  ask(of_length(longest + 1) + of_length(longest + 2), "", log);
+  EXPECT_THAT(
+      logged,
+      HasSubstr(
+          "warning: 2 expected answers do not fit into the model's context of 96 tokens, and count as wrong\n"));
+}
+
 /// On all ranks, also on those that have no question.
 TEST_F(Generate, RefusesLogitsThatAreNotFinite) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -460,6 +494,16 @@ TEST_F(Generate, RefusesWhatAreNoQuestions) {
           R"({"messages": [{"role": "assistant", "content": "42"}, {"role": "user", "content": "what?"}]})"),
       HasSubstr("line 1: the last message must be the assistant's"));
   EXPECT_THAT(message("\n"), HasSubstr("has no questions"));
+  if (world().rank() == 0)
+    write("tokenizer_config.json", json{{"chat_template", chat_template("qwen3")}}.dump());
+  EXPECT_THAT(message(question("what?", "42") + question("what?", "<think>some</think>\n\n")),
+              HasSubstr("line 2: the expected answer is empty without its thoughts"));
+}
+
+/// A weight is for training.
+TEST_F(Generate, AsksAlsoWhatIsNotTrainedOn) {
+  const json line{{"prompt", "what?"}, {"completion", "42"}, {"weight", 0}};
+  EXPECT_EQ(ask(line.dump()).correct, 1);
 }
 
 /// Where an adapter is in PEFT's folder, its template counts and not that of the weights' folder.

@@ -136,6 +136,19 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   EXPECT_GT(static_cast<double>(tokens), 0.97 * static_cast<double>(done.output.rows * kRow));
 }
 
+TEST_F(TokenizeChat, RefusesConversationsWithNothingToLearn) {
+  for (const char* line : {R"({"messages": [{"role": "user", "content": "a"}]})",
+                           R"({"prompt": "a", "completion": "b", "weight": 0})"}) {
+    write_text(folder_ / "chat.jsonl", line);
+    for (const auto loss : {data::LossOn::assistant, data::LossOn::all}) {
+      auto given = options();
+      given.loss = loss;
+      EXPECT_THAT(user_error([&] { data::tokenize(tokenizer_, given); }),
+                  HasSubstr("chat.jsonl:1: there is no assistant message to learn from"));
+    }
+  }
+}
+
 TEST_F(TokenizeChat, LabelsAreWhatTheAssistantSays) {
   const auto text = lines(400);
   write_text(folder_ / "chat.jsonl", text);
