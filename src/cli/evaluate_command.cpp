@@ -86,6 +86,28 @@ std::vector<Option> options_of(EvaluateRequest& r) {
   };
 }
 
+/// @param asks whether --questions is given, and not --data
+void refuse_options_of_the_other(const EvaluateRequest& given, bool asks) {
+  struct Owned {
+    bool is_given;
+    const char* option;
+    bool of_questions;
+  };
+  const EvaluateRequest defaults;
+  const infer::TextOptions &text = given.asking.text, &default_text = defaults.asking.text;
+  for (const auto& [is_given, option, of_questions] :
+       {Owned{given.loss.seq_len != defaults.loss.seq_len, "seq-len", false},
+        Owned{given.loss.micro_batch != defaults.loss.micro_batch, "micro-batch", false},
+        Owned{given.answers != defaults.answers, "answers", true},
+        Owned{text.tokenizer != default_text.tokenizer, "tokenizer", true},
+        Owned{text.chat_template != default_text.chat_template, "template", true},
+        Owned{text.template_date != default_text.template_date, "template-date", true},
+        Owned{given.asking.max_tokens != defaults.asking.max_tokens, "max-tokens", true}}) {
+    if (is_given && of_questions != asks)
+      throw_user_error("--{} requires --{}; remove it", option, of_questions ? "questions" : "data");
+  }
+}
+
 EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   EvaluateRequest request;
   assign_command_line(arguments, options_of(request), 0, log);
@@ -93,16 +115,7 @@ EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   if (request.data.empty() == request.questions.empty())
     throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
   const bool asks = request.data.empty();
-  if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len requires --data; remove it");
-  if (!asks && !request.answers.empty()) throw_user_error("--answers requires --questions; remove it");
-  const infer::QuestionOptions &asking = request.asking, defaults;
-  for (const auto& [given, option] :
-       {std::pair(asking.text.tokenizer != defaults.text.tokenizer, "tokenizer"),
-        std::pair(asking.text.chat_template != defaults.text.chat_template, "template"),
-        std::pair(asking.text.template_date != defaults.text.template_date, "template-date"),
-        std::pair(asking.max_tokens != defaults.max_tokens, "max-tokens")}) {
-    if (!asks && given) throw_user_error("--{} requires --questions; remove it", option);
-  }
+  refuse_options_of_the_other(request, asks);
   if (request.asking.overwrite && request.answers.empty())
     throw_user_error("--overwrite requires --answers; remove it");
   std::error_code ignored;
@@ -158,7 +171,10 @@ int evaluate_command(const Arguments& arguments) {
       comm::agree(world, [&] {
         if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights, log);
       });
-      const infer::Accuracy result = infer::answer_questions(world, r.weights, r.asking, log);
+      const infer::Accuracy result = with_source("--questions ", r.questions, [&] {
+        return with_source("--answers ", r.answers,
+                           [&] { return infer::answer_questions(world, r.weights, r.asking, log); });
+      });
       if (speaks) print_result(result, r.json);
     };
     with_source("--weights ", r.weights, [&] {

@@ -242,6 +242,16 @@ TEST_F(Convert, AdaptersTakeTheChatTemplateAlong) {
   EXPECT_FALSE(fs::exists(path("mine/adapter_config.json")));
   expect_done(1, "export --checkpoint lora --adapter --output mine --overwrite");
   EXPECT_EQ(read_text(path("mine/chat_template.jinja")), chatml);
+
+  // Names that begin as that of the weights does.
+  const Ending absent =
+      run(1, "evaluate --weights weights --template chatml --questions weights_questions.jsonl");
+  EXPECT_EQ(absent.status, 2);
+  EXPECT_THAT(absent.err, HasSubstr("llampi: --questions weights_questions.jsonl cannot be read"));
+  const Ending nowhere =
+      run(1, "evaluate --weights weights --questions chat.jsonl --answers weights_none/a.jsonl");
+  EXPECT_EQ(nowhere.status, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("llampi: --answers weights_none/a.jsonl: there is no folder"));
 }
 
 TEST_F(Convert, RefusesTheLossOfWeightsThatAreNotFinite) {

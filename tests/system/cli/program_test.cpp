@@ -151,6 +151,8 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("evaluate --weights w --data d --seq-len 8 --answers a",
                  "--answers requires --questions; remove it");
   expect_refused("evaluate --weights w --questions q --seq-len 8", "--seq-len requires --data; remove it");
+  expect_refused("evaluate --weights w --questions q --micro-batch 7",
+                 "--micro-batch requires --data; remove it");
   for (const auto* prompt : {"", " --prompt="}) {
     expect_refused(std::string("generate --weights w") + prompt,
                    "generate needs a --prompt that is not empty; see llampi generate --help");
