@@ -23,9 +23,9 @@ tokenizer::Conversation conversation(const GenerateOptions& options) {
   return result;
 }
 
-/// Adds tokens given by name or id, separated by spaces. A number is an id, though most vocabularies have digits.
-void add_tokens(const std::string& names, const tokenizer::Tokenizer& tokenizer,
-                std::vector<std::int32_t>& tokens) {
+/// Tokens given by name or id, separated by spaces. A number is an id, though most vocabularies have digits.
+std::vector<std::int32_t> tokens_named(const std::string& names, const tokenizer::Tokenizer& tokenizer) {
+  std::vector<std::int32_t> tokens;
   std::istringstream words(names);
   for (std::string word; words >> word;) {
     auto id = parse_number<std::int32_t>(word);
@@ -34,6 +34,7 @@ void add_tokens(const std::string& names, const tokenizer::Tokenizer& tokenizer,
       throw_user_error("--stop has \"{}\", which {} does not have", word, tokenizer.name());
     tokens.push_back(*id);
   }
+  return tokens;
 }
 
 /// What is written as it comes: an answer begins with its first character that is no white space.
@@ -81,7 +82,9 @@ Generation generate(comm::World& world, const std::filesystem::path& weights, co
     }
     beginning.most = model.room(beginning.tokens, options.max_tokens, "--prompt");
     stop = model.stop_tokens(options.chat);
-    add_tokens(options.stop, *model.tokenizer, stop);
+    const auto named = tokens_named(options.stop, *model.tokenizer);
+    model.require_known(named, "--stop");
+    stop.insert(stop.end(), named.begin(), named.end());
   });
   const auto length = std::ssize(beginning.tokens) + beginning.most;
   const auto session = open_for_inference(world, weights, generation_shape(length), options.compute, log,

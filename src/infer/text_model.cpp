@@ -98,8 +98,7 @@ std::vector<std::int32_t> TextModel::stop_tokens(bool chat) const {
   return stop;
 }
 
-std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64_t wanted,
-                             const std::string& what) const {
+void TextModel::require_known(const std::vector<std::int32_t>& tokens, const std::string& what) const {
   for (const auto id : tokens) {
     if (id < config.vocab_size) continue;
     throw_user_error(
@@ -107,6 +106,11 @@ std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64
         "one with --tokenizer",
         what, id, weights.string(), config.vocab_size - 1, tokenizer->name());
   }
+}
+
+std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64_t wanted,
+                             const std::string& what) const {
+  require_known(tokens, what);
   const auto room = config.max_position_embeddings - std::ssize(tokens);
   if (room < 1) {
     throw_user_error("{} has {}, but {} takes at most {}; shorten it", what,

@@ -33,6 +33,9 @@ struct TextModel {
   std::vector<std::int32_t> encode(const tokenizer::Conversation& conversation) const;
   /// What ends a text, or an answer.
   std::vector<std::int32_t> stop_tokens(bool chat) const;
+  /// @param what the tokens are, for messages: "--stop"
+  /// @throws UserError if one of `tokens` is not one of the model's
+  void require_known(const std::vector<std::int32_t>& tokens, const std::string& what) const;
   /// Tokens that may stand behind `tokens`, at most `wanted`.
   /// @param what the tokens are, for messages: "--prompt"
   /// @throws UserError if none may, or if one of `tokens` is none of the model's

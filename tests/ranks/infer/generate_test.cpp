@@ -247,6 +247,31 @@ TEST_F(Generate, EndsAtTokensThatAreNamed) {
   EXPECT_THAT(refused(options), HasSubstr("--stop has \"<|nothing|>\", which tokenizer.json"));
 }
 
+TEST_F(Generate, RefusesEndTokensThatTheModelLacks) {
+  if (world().rank() == 0) {
+    json tokenizer = json::parse(tokenizer_json());
+    for (int id = static_cast<int>(std::ssize(kTokens)); id <= kVocabulary; ++id)
+      tokenizer["added_tokens"].push_back({{"id", id},
+                                           {"content", "<" + std::to_string(id) + ">"},
+                                           {"special", true},
+                                           {"single_word", false},
+                                           {"lstrip", false},
+                                           {"rstrip", false},
+                                           {"normalized", false}});
+    write("tokenizer.json", tokenizer.dump());
+  }
+  world().barrier();
+  auto options = greedy("yes");
+  for (const char* last : {"<36>", "36"}) {
+    options.stop = std::string("<35> ") + last;
+    EXPECT_THAT(refused(options), AllOf(HasSubstr("--stop has the token 36, but the vocabulary of"),
+                                        HasSubstr("ends at 35: its tokenizer")));
+  }
+  options.stop = "<35>";
+  options.max_tokens = 3;
+  EXPECT_EQ(run(options).completion, "ome");
+}
+
 TEST_F(Generate, TakesNumbersForIdsWhereTokensHaveTheirNames) {
   auto options = greedy("yes\n");  // continues with " 42"
   options.max_tokens = 3;
