@@ -28,6 +28,8 @@ class FileTokenizer : public Tokenizer {
   void set_chat_template(ChatTemplateText chat_template) { chat_template_ = std::move(chat_template); }
   /// Whether a text starts with bos_token where add_bos_token is not there.
   virtual bool begins_by_default() const { return false; }
+  /// add_prefix_space of the pre-tokenizer ByteLevel; nothing without one.
+  virtual std::optional<bool> adds_prefix_space() const { return std::nullopt; }
 
  protected:
   /// Makes a token one that no user's text may become.
@@ -66,13 +68,14 @@ struct TokenizerNeighbours {
 /// generation_config.json or config.json. Begin: what the tokenizer's own file says, unless
 /// tokenizer_config.json has add_bos_token or names the class LlamaTokenizer: then bos_token, or none. The
 /// chat template: chat_template.jinja, else tokenizer_config.json's.
-/// @throws UserError for malformed files and for tokens that the tokenizer does not have
+/// @throws UserError for malformed files, for tokens that the tokenizer does not have, and for an add_prefix_space that
+/// contradicts the tokenizer's
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files);
+/// The chat template alone.
+std::optional<ChatTemplateText> chat_template_of(const TokenizerNeighbours& files);
 
 /// What a thread needs to work, kept for the next one: as many as ever worked at the same time.
 template <class T>
-/// The chat template alone.
-std::optional<ChatTemplateText> chat_template_of(const TokenizerNeighbours& files);
 class Workspaces {
  public:
   class Lease {

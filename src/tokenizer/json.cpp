@@ -10,10 +10,10 @@
 namespace llampi::tokenizer {
 
 std::unique_ptr<FileTokenizer> parse_tokenizer_json(std::string_view text, const std::string& source) {
-  return std::make_unique<JsonTokenizer>(parse_parts(text, source), source);
+  return std::make_unique<JsonTokenizer>(parse_parts(text, source));
 }
 
-JsonTokenizer::JsonTokenizer(TokenizerParts parts, std::string)
+JsonTokenizer::JsonTokenizer(TokenizerParts parts)
     : names_(std::move(parts.names)),
       bpe_(std::move(parts.model)),
       normalizers_(std::move(parts.normalizers)),
@@ -142,6 +142,14 @@ void JsonTokenizer::mark_special(std::int32_t id) {
 
 bool JsonTokenizer::is_special(std::int32_t id) const {
   return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
+}
+
+std::optional<bool> JsonTokenizer::adds_prefix_space() const {
+  if (!bpe_.model().words_are_bytes) return std::nullopt;
+  return std::ranges::any_of(pre_tokenizers_, [](const PreTokenizer& step) {
+    const auto* prefix = std::get_if<AddPrefix>(&step);
+    return prefix && prefix->text == " ";
+  });
 }
 
 }  // namespace llampi::tokenizer

@@ -40,7 +40,7 @@ TokenizerParts parse_parts(std::string_view text, const std::string& source);
 
 class JsonTokenizer : public FileTokenizer {
  public:
-  JsonTokenizer(TokenizerParts parts, std::string source);
+  explicit JsonTokenizer(TokenizerParts parts);
 
   std::string name() const override;
   std::int64_t vocabulary() const override { return static_cast<std::int64_t>(names_.size()); }
@@ -50,6 +50,7 @@ class JsonTokenizer : public FileTokenizer {
   std::string bytes_of(std::int32_t id) const override;
   std::optional<std::int32_t> find(std::string_view token) const override;
   bool is_special(std::int32_t id) const override;
+  std::optional<bool> adds_prefix_space() const override;
 
  protected:
   void mark_special(std::int32_t id) override;

@@ -33,8 +33,14 @@ void FileTokenizer::set_bos_token(std::int32_t id) {
 
 namespace {
 
-/// The id of the token that `key` names, as a string or an object with the string in "content"; nothing if it
-/// is missing or null.
+/// The name of a token: a string, or an object with the string in "content".
+std::string token_name(const json& value, const std::string& where) {
+  if (value.is_object()) return Fields(value, where).text("content");
+  if (!value.is_string()) throw_user_error("{} must be a string", where);
+  return value.get<std::string>();
+}
+
+/// The id of the token that `key` names; nothing if it is missing or null.
 /// @param required whether a token that the tokenizer does not have is an error, or nothing
 std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const std::optional<File>& file,
                                         const char* key, bool required = true) {
@@ -43,8 +49,7 @@ std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const st
   Fields fields(object, file->source);
   const json* value = fields.find(key);
   if (!value) return std::nullopt;
-  const std::string name =
-      value->is_object() ? Fields(*value, file->source + ": " + key).text("content") : fields.text(key);
+  const std::string name = token_name(*value, file->source + ": " + key);
   const auto id = tokenizer.find(name);
   if (!id && required)
     fields.refuse(fmt::format("\"{}\" is {}, which is not a token of the tokenizer", key, in_quotes(name)));
@@ -67,20 +72,21 @@ std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const
 }
 
 /// Tokens of other files must be the tokenizer's own, or texts would be read otherwise than the model was trained.
-void check_added_token(const FileTokenizer& tokenizer, const std::string& name, const json& id,
+/// @param id nullptr: any
+void check_added_token(const FileTokenizer& tokenizer, const std::string& name, const json* id,
                        const std::string& source) {
   const auto own = tokenizer.find(name);
-  if (own && id == *own) return;
+  if (own && (!id || *id == *own)) return;
   throw_user_error(
-      "{}: {} is not in the tokenizer's own file with this id; save the tokenizer as tokenizer.json "
+      "{}: {} is not in the tokenizer's own file{}; save the tokenizer as tokenizer.json "
       "(save_pretrained() in transformers), which then holds all its tokens",
-      source, in_quotes(name));
+      source, in_quotes(name), id ? " with this id" : "");
 }
 
 /// added_tokens.json, which older programs wrote: ids by name.
 void check_added_tokens(const FileTokenizer& tokenizer, const File& file) {
   const json object = parse_object(file.text, file.source);
-  for (const auto& [name, id] : object.items()) check_added_token(tokenizer, name, id, file.source);
+  for (const auto& [name, id] : object.items()) check_added_token(tokenizer, name, &id, file.source);
 }
 
 /// "added_tokens_decoder" of tokenizer_config.json: {"content": NAME, ...} by id.
@@ -90,7 +96,53 @@ void check_added_tokens_decoder(const FileTokenizer& tokenizer, const json& toke
   for (const auto& [id, token] : tokens.items()) {
     const auto number = parse_number<std::int32_t>(id);
     if (!number) throw_user_error("{}: {} is not an id", where, in_quotes(id));
-    check_added_token(tokenizer, Fields(token, where).text("content"), *number, where);
+    const json expected(*number);
+    check_added_token(tokenizer, Fields(token, where).text("content"), &expected, where);
+  }
+}
+
+/// "additional_special_tokens" or "extra_special_tokens": a list of tokens, or an object with them as values. transformers
+/// gives new ids to those that the tokenizer lacks.
+void check_special_tokens(const FileTokenizer& tokenizer, Fields& fields, const char* key) {
+  const json* tokens = fields.find(key);
+  if (!tokens) return;
+  if (!tokens->is_structured()) fields.refuse(fmt::format("\"{}\" is neither a list nor an object", key));
+  const auto where = fields.where() + ": " + key;
+  for (const json& token : *tokens) check_added_token(tokenizer, token_name(token, where), nullptr, where);
+}
+
+/// In transformers these classes take add_prefix_space from tokenizer_config.json, false where it is missing; others take the
+/// tokenizer's own.
+void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
+  const auto own = tokenizer.adds_prefix_space();
+  const std::string name = fields.text("tokenizer_class", "");
+  if (!own || !(name.starts_with("GPT2Tokenizer") || name.starts_with("Qwen2Tokenizer"))) return;
+  const bool wanted = fields.flag("add_prefix_space", false);
+  if (wanted == *own) return;
+  fields.refuse(fmt::format(
+      "{} has add_prefix_space = {}{}, but the pre_tokenizer of tokenizer.json has {}; give both the one "
+      "that the model was trained with",
+      name, wanted, fields.find("add_prefix_space") ? "" : " unless it is given", *own));
+}
+
+/// What the files beside the tokenizer's own would change of its ids in transformers is refused.
+void check_against(const FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+  if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
+  bool has_decoder = false;  // transformers then takes no tokens from special_tokens_map.json
+  if (files.tokenizer_config) {
+    const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
+    Fields fields(object, files.tokenizer_config->source);
+    has_decoder = fields.find("added_tokens_decoder") != nullptr;
+    if (has_decoder)
+      check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+      check_special_tokens(tokenizer, fields, key);
+    check_prefix_space(tokenizer, fields);
+  }
+  if (files.special_tokens_map && !has_decoder) {
+    const json object = parse_object(files.special_tokens_map->text, files.special_tokens_map->source);
+    Fields fields(object, files.special_tokens_map->source);
+    check_special_tokens(tokenizer, fields, "additional_special_tokens");
   }
 }
 
@@ -141,14 +193,12 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 }
 
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
-  if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
+  check_against(tokenizer, files);
   bool begins_by_default = tokenizer.begins_by_default();
   std::optional<bool> begins;
   if (files.tokenizer_config) {
     const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
     Fields fields(object, files.tokenizer_config->source);
-    if (fields.find("added_tokens_decoder"))
-      check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
     if (fields.find("add_bos_token")) begins = fields.flag("add_bos_token");
     // This class of Hugging Face's has add_bos_token = true where nothing else is said.
     if (fields.text("tokenizer_class", "").starts_with("LlamaTokenizer")) begins_by_default = true;

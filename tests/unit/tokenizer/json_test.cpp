@@ -304,6 +304,69 @@ TEST_F(TokenizerFolder, RefusesAddedTokensOfTheConfigurationThatTheTokenizerLack
   EXPECT_THAT(refusal(), HasSubstr("\"added_tokens_decoder\" must be an object"));
 }
 
+TEST_F(TokenizerFolder, RefusesSpecialTokensThatTheTokenizerLacks) {
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const auto with = [&](const json& tokens) { write("tokenizer_config.json", {{key, tokens}}); };
+    for (const json& own :
+         {json(nullptr), json::array(), json::object(), json{"<end>", "ab"},
+          json{{{"__type", "AddedToken"}, {"content", "<end>"}}}, json{{"image", "<end>"}}}) {
+      with(own);
+      EXPECT_EQ(open()->vocabulary(), 5) << own;
+    }
+    for (const json& other :
+         {json{"<end>", "<pad>"}, json{{{"content", "<pad>"}}}, json{{"image", "<pad>"}}}) {
+      with(other);
+      EXPECT_THAT(refusal(),
+                  AllOf(HasSubstr(std::string("tokenizer_config.json: ") + key + ": \"<pad>\" is not in"),
+                        HasSubstr("save the tokenizer as tokenizer.json")));
+    }
+    with("<end>");
+    EXPECT_THAT(refusal(), HasSubstr(key));
+    with(json::array({7}));
+    EXPECT_THAT(refusal(), HasSubstr(key));
+  }
+  write("tokenizer_config.json", json::object());
+  write("special_tokens_map.json", {{"additional_special_tokens", {"<pad>"}}});
+  EXPECT_THAT(refusal(),
+              HasSubstr("special_tokens_map.json: additional_special_tokens: \"<pad>\" is not in"));
+  // transformers then takes nothing from the other file.
+  write("tokenizer_config.json", {{"added_tokens_decoder", {{"4", {{"content", "<end>"}}}}}});
+  EXPECT_EQ(open()->vocabulary(), 5);
+}
+
+/// What transformers 5.24 does: these classes take add_prefix_space from tokenizer_config.json (without it, false), others
+/// from tokenizer.json.
+TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsTheClass) {
+  const auto refusal_with = [&](const json& config, bool prefix) -> std::string {
+    json file = smallest();
+    file["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}, {"trim_offsets", true}};
+    write("tokenizer.json", file);
+    write("tokenizer_config.json", config);
+    try {
+      open();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"}) {
+    const json plain{{"tokenizer_class", name}};
+    for (const bool prefix : {false, true}) {
+      json config = plain;
+      config["add_prefix_space"] = prefix;
+      EXPECT_EQ(refusal_with(config, prefix), "");
+      EXPECT_THAT(refusal_with(config, !prefix),
+                  AllOf(HasSubstr("tokenizer_config.json: "),
+                        HasSubstr(fmt::format("add_prefix_space = {}", prefix))));
+    }
+    EXPECT_EQ(refusal_with(plain, false), "");
+    EXPECT_THAT(refusal_with(plain, true), HasSubstr("add_prefix_space = false"));
+  }
+  EXPECT_EQ(refusal_with({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_prefix_space", true}}, false),
+            "");
+  EXPECT_EQ(refusal_with({{"add_prefix_space", false}}, true), "");
+}
+
 TEST_F(TokenizerFolder, RefusesOtherNames) {
   const auto message = [](const std::string& name) {
     return user_error([&] { tokenizer::make_tokenizer(name); });
