@@ -48,6 +48,9 @@ void OutputFile::write(std::string_view text) const {
 fs::path follow_links(fs::path path) {
   constexpr int kMostLinks = 40;  // Linux follows no more
   std::error_code error;
+  // The links of /proc to pipes have a text that is no path.
+  if (const auto status = fs::status(path, error); fs::exists(status) && !fs::is_regular_file(status))
+    return path;
   for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
     const auto target = fs::read_symlink(path, error);
     if (error) break;

@@ -34,7 +34,7 @@ struct OutputFile {
   void write(std::string_view text) const;
 };
 
-/// The target of a symbolic link, even if it does not exist; any other path unchanged. For the
+/// The target of a symbolic link to a file, even if it does not exist; any other path unchanged. For the
 /// path of an OutputFile: otherwise renaming would replace the link and leave its target unchanged.
 std::filesystem::path follow_links(std::filesystem::path path);
 

@@ -2,8 +2,12 @@
 // What a command's output file replaces, and that it appears whole or not at all.
 #include "llampi/io/output_file.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
 
 #include "support/files.hpp"
 
@@ -50,6 +54,29 @@ TEST(OutputFile, NeedsItsFolder) {
   EXPECT_THAT(user_error([&] { output.write("page"); }), HasSubstr("none/new"));
   output.makes_folder = true;  // by whoever writes it
   EXPECT_NO_THROW(output.check());
+}
+
+/// As /dev/stdout is, if it is a pipe: a link whose target is no path.
+TEST(OutputFile, IsNoPipe) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const TemporaryFolder folder;
+  const auto pipe = fmt::format("/proc/self/fd/{}", ends[1]);
+  std::filesystem::create_symlink(pipe, folder / "out");
+  for (const std::filesystem::path& path : {std::filesystem::path(pipe), folder / "out"}) {
+    const auto output = output_at(io::follow_links(path));
+    EXPECT_EQ(user_error([&] { output.check(); }),
+              path.string() + " is not a regular file: name another output");
+  }
+  for (const int end : ends) ::close(end);
+}
+
+TEST(OutputFile, IsTheTargetOfALink) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("target", folder / "link");
+  EXPECT_EQ(io::follow_links(folder / "link"), folder / "target") << "which does not exist";
+  write_text(folder / "target", "page");
+  EXPECT_EQ(io::follow_links(folder / "link"), folder / "target");
 }
 
 }  // namespace
