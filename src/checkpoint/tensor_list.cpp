@@ -72,9 +72,13 @@ void require_same_tensors(const std::string& source, const std::vector<TensorInf
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return;
+  const bool lacks_head = problems.size() == 1 && missing == std::vector<std::string>{"lm_head.weight"};
   throw ConfigError(
       {.problem = fmt::format("{} does not fit the model: {}", source, fmt::join(problems, "; ")),
-       .remedy = "use weights and a {model} that belong together"});
+       .remedy =
+           std::string("use weights and a {model} that belong together") +
+           (lacks_head ? ", or, if its head is its embedding, set tie_word_embeddings = true in config.json"
+                       : "")});
 }
 
 void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces) {
