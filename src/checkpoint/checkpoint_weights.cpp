@@ -24,7 +24,7 @@ class CheckpointWeights final : public WeightsSource {
       tensors_ = metadata.summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
       checksums_ = checksums_of(metadata, tensors_);
-      stored_ = StoredValues(path_, places_of(open_datasets(file.id(), tensors_)), tensors_);
+      stored_ = StoredValues(path_, places_of(file.id(), open_datasets(file.id(), tensors_)), tensors_);
     });
   }
 

@@ -27,7 +27,7 @@ Frame::Frame(const CheckpointSummary& about, const FileSettings& settings,
   write_attributes(file_.id(), about);
   datasets_ = create_datasets(file_.id(), about.tensors, about.moments);
   create_checksums(file_.id(), datasets_, checksums_);
-  places_ = places_of(datasets_);
+  places_ = places_of(file_.id(), datasets_);
 }
 
 void Frame::close() {

@@ -91,7 +91,7 @@ Verifiable open_to_verify(const fs::path& path) {
   if (!metadata.checksums)
     throw_user_error("{} has no checksums to compare, because an older llampi wrote it; leave out --verify",
                      path.string());
-  return {StoredValues(path, places_of(open_datasets(file.id(), tensors)), tensors),
+  return {StoredValues(path, places_of(file.id(), open_datasets(file.id(), tensors)), tensors),
           checksums_of(metadata, tensors), static_cast<int>(tensors.size())};
 }
 

@@ -96,7 +96,7 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
                        metadata.summary.tensors);
   check_moments(file.id(), path, tensors, moments_may_be_missing);
   const auto datasets = open_datasets(file.id(), tensors);
-  return {metadata.summary.state, places_of(datasets), checksums_of(metadata, tensors)};
+  return {metadata.summary.state, places_of(file.id(), datasets), checksums_of(metadata, tensors)};
 }
 
 /// What of Contents travels: in one message, however many tensors there are.
@@ -197,7 +197,7 @@ std::vector<io::RangeSum> compare(const fs::path& path, const Checksums& checksu
 FileIo choose_io(const fs::path& path, const Places& places, const LoadSettings& settings) {
   if (settings.io == FileIo::direct && need_hdf5(places)) {
     settings.log.info(
-        "{} is chunked, compressed or converted: each rank reads it through HDF5 by itself; "
+        "{} is chunked, compressed, converted or in several files: each rank reads it through HDF5 by itself; "
         "checkpoint.io = hdf5 reads it together",
         path.string());
   }

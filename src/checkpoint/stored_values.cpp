@@ -11,14 +11,14 @@
 
 namespace llampi::checkpoint {
 
-Places places_of(const Datasets& datasets) {
+Places places_of(hid_t file, const Datasets& datasets) {
   Places places;
   for (std::size_t role = 0; role < places.size(); ++role) {
     for (const auto& dataset : datasets[role]) {
       Place place;
       if (dataset) {
         const auto type = io::hdf5::element_type(dataset.id());
-        const auto offset = io::hdf5::contiguous_offset(dataset.id());
+        const auto offset = io::hdf5::contiguous_offset(file, dataset.id());
         const bool is_plain = offset && (type.is_native || type.is_bfloat16);
         place = {is_plain ? static_cast<std::int64_t>(*offset) : Place::kThroughHdf5,
                  size_of(stored_dtype(kRoles[role], dataset.id()))};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the values of a checkpoint's tensors lie in the file, and reading them there: each dataset is one run
 // of bytes, so that ranks and threads read at once, without HDF5 and its lock. What another program has rewritten in chunks
-// or compressed is read through HDF5.
+// or compressed, or put into another file, is read through HDF5.
 #pragma once
 
 #include <array>
@@ -34,7 +34,8 @@ struct Place {
 /// [role][tensor]
 using Places = std::array<std::vector<Place>, kRoles.size()>;
 
-Places places_of(const Datasets& datasets);
+/// @param file in which they were opened
+Places places_of(hid_t file, const Datasets& datasets);
 /// Whether a dataset is there that only HDF5 can read.
 bool need_hdf5(const Places& places);
 

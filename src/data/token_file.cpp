@@ -18,7 +18,7 @@ namespace {
 /// memory where the file's bytes are not the elements themselves.
 class Column {
  public:
-  Column(const io::hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name);
+  Column(const io::hdf5::File& file, const std::filesystem::path& path, const char* name);
 
   std::int64_t size() const { return size_; }
   /// Calls convert(i, element) for elements [begin, begin + count).
@@ -45,8 +45,9 @@ class Column {
   std::vector<std::byte> copy_;
 };
 
-Column::Column(const io::hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name)
+Column::Column(const io::hdf5::File& file, const std::filesystem::path& path, const char* name)
     : path_(path), name_(name) {
+  const auto dataset = io::hdf5::open_dataset(file.id(), name);
   const auto shape = io::hdf5::shape(dataset.id());
   if (shape.size() != 1) {
     throw_user_error("{}: '/{}' has {} dimensions; a token file has one there", path.string(), name,
@@ -62,7 +63,7 @@ Column::Column(const io::hdf5::Dataset& dataset, const std::filesystem::path& pa
   size_ = shape[0];
   width_ = type.bytes;
   is_signed_ = type.is_signed;
-  const auto offset = io::hdf5::contiguous_offset(dataset.id());
+  const auto offset = io::hdf5::contiguous_offset(file.id(), dataset.id());
   if (offset && (type.is_native || is_flag)) {
     offset_ = static_cast<std::int64_t>(*offset);
   } else {
@@ -170,13 +171,13 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
       tokenizer = io::hdf5::read_string(hdf5_file.id(), "tokenizer");
     if (io::hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
     file = io::PosixFile::open_for_reading(path);
-    tokens.emplace(io::hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
+    tokens.emplace(hdf5_file, path, "tokens");
     tokens->require_inside(file.size());
-    starts.emplace(io::hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
+    starts.emplace(hdf5_file, path, "documents");
     starts->require_inside(file.size());
     check_starts();
     if (!io::hdf5::has_link(hdf5_file.id(), "loss_mask")) return;
-    mask.emplace(io::hdf5::open_dataset(hdf5_file.id(), "loss_mask"), path, "loss_mask");
+    mask.emplace(hdf5_file, path, "loss_mask");
     mask->require_inside(file.size());
   } catch (const io::hdf5::Failure& failure) {
     throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());

@@ -39,7 +39,7 @@ std::int64_t reserve_dataset(const io::hdf5::File& file, const char* name, hid_t
   const io::hdf5::Dataset dataset(io::hdf5::check(
       H5Dcreate2(file.id(), name, type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
       "H5Dcreate2"));
-  const auto offset = io::hdf5::contiguous_offset(dataset.id());
+  const auto offset = io::hdf5::contiguous_offset(file.id(), dataset.id());
   require(offset.has_value() || length == 0, "a contiguous dataset without a place");
   return static_cast<std::int64_t>(offset.value_or(0));
 }

@@ -325,8 +325,10 @@ std::string ElementType::name() const {
   }
 }
 
-std::optional<std::uint64_t> contiguous_offset(hid_t dataset) {
+std::optional<std::uint64_t> contiguous_offset(hid_t file, hid_t dataset) {
   const Hdf5Lock lock;
+  // By name, as each was opened: the numbers of files are told by another call in each version of HDF5.
+  if (file_name(dataset) != file_name(file)) return {};
   const PropertyList properties(check(H5Dget_create_plist(dataset), "H5Dget_create_plist"));
   if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS) return {};
   if (check(H5Pget_external_count(properties.id()), "H5Pget_external_count") > 0) return {};

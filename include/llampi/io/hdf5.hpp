@@ -225,9 +225,9 @@ File open_together(const std::filesystem::path& path, int communicator, OpenFor 
 /// Transfers by all ranks of the file at once.
 PropertyList collective_transfer();
 
-/// Where the bytes of a dataset begin in the file if they lie there as one piece, in order, and unfiltered;
-/// else nothing.
-std::optional<std::uint64_t> contiguous_offset(Id dataset);
+/// Where the bytes of a dataset begin in this file if they lie there as one piece, in order, and unfiltered;
+/// else nothing, and for a dataset of another file, to which an external link leads.
+std::optional<std::uint64_t> contiguous_offset(Id file, Id dataset);
 
 }  // namespace hdf5
 }  // namespace llampi::io

@@ -124,7 +124,8 @@ class Damage : public ::testing::Test {
   std::size_t offset_of(const std::string& dataset) const {
     const io::Hdf5Lock lock;
     const auto opened = io::hdf5::open_file(file());
-    return io::hdf5::contiguous_offset(io::hdf5::open_dataset(opened.id(), dataset).id()).value();
+    return io::hdf5::contiguous_offset(opened.id(), io::hdf5::open_dataset(opened.id(), dataset).id())
+        .value();
   }
 
   /// A place in the file, which is among all of its bytes, or among those that are not 0.

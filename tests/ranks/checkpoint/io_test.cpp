@@ -232,6 +232,30 @@ TEST_F(Io, ReadsNumbersInAnotherByteOrder) {
   if (io::hdf5::is_parallel()) expect_loads(file("big.h5"), FileIo::hdf5);
 }
 
+// An external link leads to values that lie in another file than the one that is named, which may have others at that place.
+TEST_F(Io, FollowsLinksToOtherFiles) {
+  save(file("step.h5"), SamplePieces::even(4, test_rank(), test_ranks()).fill(), options(FileIo::direct));
+  on_rank_0([&] {
+    const std::string path = "/model/model.embed_tokens.weight";
+    auto bytes = read_text(file("step.h5"));
+    const io::Hdf5Lock lock;
+    {
+      const auto opened = io::hdf5::open_file(file("step.h5"));
+      const auto dataset = io::hdf5::open_dataset(opened.id(), path);
+      bytes[io::hdf5::contiguous_offset(opened.id(), dataset.id()).value()] ^= 1;
+    }
+    write_bytes(file("linked.h5"), bytes);
+    const io::hdf5::File linked(
+        io::hdf5::check(H5Fopen(file("linked.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
+    ASSERT_GE(H5Ldelete(linked.id(), path.c_str(), H5P_DEFAULT), 0);
+    ASSERT_GE(
+        H5Lcreate_external("step.h5", path.c_str(), linked.id(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
+  });
+  expect_loads(file("linked.h5"), FileIo::direct);
+  if (io::hdf5::is_parallel()) expect_loads(file("linked.h5"), FileIo::hdf5);
+  on_rank_0([&] { EXPECT_GT(verify_checkpoint(file("linked.h5")), 0); });
+}
+
 TEST_F(Io, DamageIsFoundEitherWay) {
   PARALLEL_OR_SKIP();
   save(file("step.h5"), SamplePieces::even(4, test_rank(), test_ranks()).fill(), options(FileIo::hdf5));
@@ -240,7 +264,7 @@ TEST_F(Io, DamageIsFoundEitherWay) {
     const io::Hdf5Lock lock;
     const auto opened = io::hdf5::open_file(file("step.h5"));
     const auto dataset = io::hdf5::open_dataset(opened.id(), "/model/model.layers.0.mlp.down_proj.weight");
-    bytes[io::hdf5::contiguous_offset(dataset.id()).value() + 4 * 1500] ^= 1;
+    bytes[io::hdf5::contiguous_offset(opened.id(), dataset.id()).value() + 4 * 1500] ^= 1;
     write_bytes(file("damaged.h5"), bytes);
   });
   for (const FileIo reads : kBoth) {

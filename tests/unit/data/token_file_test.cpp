@@ -128,6 +128,21 @@ TEST(TokenFile, NeverReadsGarbageFromATruncatedFile) {
   EXPECT_EQ(refused, tried) << "files that end early are expected to be noticed when opened";
 }
 
+// An external link leads to ids that lie in another file than the one that is named, which may have others at that place.
+TEST(TokenFile, FollowsLinksToOtherFiles) {
+  const TemporaryFolder folder;
+  write_tokens(folder / "elsewhere.h5", 256, {{1, 2, 3}, {4, 5}});
+  const auto path = write_tokens(folder / "a.h5", 256, {{9, 9, 9}, {9, 9}});
+  {
+    const io::Hdf5Lock lock;
+    const io::hdf5::File file(io::hdf5::check(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
+    ASSERT_GE(H5Ldelete(file.id(), "tokens", H5P_DEFAULT), 0);
+    ASSERT_GE(H5Lcreate_external("elsewhere.h5", "/tokens", file.id(), "tokens", H5P_DEFAULT, H5P_DEFAULT),
+              0);
+  }
+  EXPECT_THAT(read_all(data::TokenFile(path)), ElementsAre(1, 2, 3, 4, 5));
+}
+
 TEST(TokenFile, NoticesWhenTheFileShrinksWhileItIsOpen) {
   const TemporaryFolder folder;
   const auto path = write_tokens(folder / "a.h5", 256, {std::vector<std::int32_t>(5000, 1)});

@@ -43,7 +43,7 @@ TEST(TokenFileWriter, WritesWhatTheContractSays) {
       const auto tokens = io::hdf5::open_dataset(file.id(), "tokens");
       EXPECT_EQ(io::hdf5::element_type(tokens.id()).name(), type) << vocabulary;
       EXPECT_THAT(io::hdf5::shape(tokens.id()), ElementsAre(4));
-      EXPECT_TRUE(io::hdf5::contiguous_offset(tokens.id()).has_value());
+      EXPECT_TRUE(io::hdf5::contiguous_offset(file.id(), tokens.id()).has_value());
       const auto documents = io::hdf5::open_dataset(file.id(), "documents");
       EXPECT_EQ(io::hdf5::element_type(documents.id()).name(), "uint64");
       // What HDF5 itself reads, not only our own reader.
@@ -113,7 +113,7 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
     const auto stored = io::hdf5::open_file(folder / "a.h5");
     const auto dataset = io::hdf5::open_dataset(stored.id(), "loss_mask");
     EXPECT_EQ(io::hdf5::element_type(dataset.id()).name(), "uint8");
-    EXPECT_TRUE(io::hdf5::contiguous_offset(dataset.id()).has_value());
+    EXPECT_TRUE(io::hdf5::contiguous_offset(stored.id(), dataset.id()).has_value());
   }
   data::TokenFileWriter writer(folder / "b.h5", 300, "test");
   EXPECT_THROW(writer.append(Ids{1, 2}, Mask{1}), Error);

@@ -78,7 +78,7 @@ TEST(Hdf5, DescribesWhatIsInAFile) {
   EXPECT_THAT(io::hdf5::shape(weight.id()), ElementsAre(2, 3));
   EXPECT_TRUE(io::hdf5::element_type(weight.id()).is_float32());
   EXPECT_EQ(io::hdf5::element_type(weight.id()).name(), "float32");
-  EXPECT_FALSE(io::hdf5::contiguous_offset(weight.id()).has_value()) << "nothing is written yet";
+  EXPECT_FALSE(io::hdf5::contiguous_offset(file.id(), weight.id()).has_value()) << "nothing is written yet";
   const auto foreign = io::hdf5::element_type(io::hdf5::open_dataset(group.id(), "a.weight").id());
   EXPECT_FALSE(foreign.is_native);
   EXPECT_FALSE(foreign.is_signed);
