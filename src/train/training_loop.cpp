@@ -183,10 +183,7 @@ std::optional<TrainingLoop::UnreportedStep> TrainingLoop::compute_step(std::int6
 }
 
 Outcome TrainingLoop::stop() {
-  if (unreported_) {
-    start_agreement({}, 0);
-    finish_agreement();
-  }
+  report_unreported_step();
   const bool idle = run_.state.step < first_step_;
   if (!idle) save(CheckpointContent::all);  // so that it can continue
   traces_.write();
@@ -203,6 +200,12 @@ Outcome TrainingLoop::stop() {
   run_.log.info("stopped after step {} {}; run the same command again to continue", run_.state.step,
                 run_.stopping.text());
   return Outcome::stopped;
+}
+
+void TrainingLoop::report_unreported_step() {
+  if (!unreported_) return;
+  start_agreement({}, 0);
+  finish_agreement();
 }
 
 /// Within a step or an evaluation. Collective.
@@ -323,10 +326,14 @@ void TrainingLoop::fail(const std::string& reason) {
   finish_saving();
   note_failed_save();
   settle();
+  throw comm::CommonError(with_newest_checkpoint(reason));
+}
+
+std::string TrainingLoop::with_newest_checkpoint(const std::string& reason) const {
   const std::int64_t saved = run_.saver->saved_step();
-  throw comm::CommonError(fmt::format(
+  return fmt::format(
       "{}; {}", reason,
-      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved)));
+      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved));
 }
 
 /// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.
@@ -429,20 +436,39 @@ void TrainingLoop::attempt(const Work& work) {
 }
 
 /// Throws on every rank if any has failed. Collective.
-void TrainingLoop::settle() {
+void TrainingLoop::settle() { throw_of_any_rank(failure_); }
+
+void TrainingLoop::throw_of_any_rank(const std::exception_ptr& own) const {
   comm::agree(run_.world, [&] {
-    if (failure_) std::rethrow_exception(failure_);
+    if (own) std::rethrow_exception(own);
   });
 }
 
 /// Once some rank has one: at the latest before the step whose data it has not.
 void TrainingLoop::throw_failures() {
-  if (!failure_) failure_ = data_failure_;
   finish_saving();
   note_failed_save();
   settle();
+  if (const auto failure = comm::common_failure([&] { throw_of_any_rank(data_failure_); }))
+    end_without_data(failure);
   if (saves_again_)
     run_.log.info("the state is saved again after the next step, and training waits for that");
+}
+
+/// All ranks have finished the same step, so its state is saved first, as by a stop. Collective.
+void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
+  const std::string reason = message_of(failure, run_.texts.name_of);
+  report_unreported_step();
+  run_.log.warning("{}; the run ends, and saves the state of step {} before", reason, run_.state.step);
+  if (const auto second = comm::common_failure([&] { save(CheckpointContent::all); }))
+    run_.log.warning("{}", message_of(second, run_.texts.name_of));
+  try {
+    std::rethrow_exception(failure);
+  } catch (const UserError&) {
+    throw UserError(with_newest_checkpoint(reason));
+  } catch (const comm::CommonError&) {
+    throw comm::CommonError(with_newest_checkpoint(reason));
+  }
 }
 
 }  // namespace llampi::train

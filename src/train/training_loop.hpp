@@ -62,6 +62,7 @@ class TrainingLoop {
   void start_agreement(const Batches& next_batches, double seconds_to_go_on);
   void finish_agreement();
   void report_last_step(const StepFacts& of_all);
+  void report_unreported_step();
   bool must_know_now(const StepMetrics& metrics) const;
   bool all_told_to_stop();
   bool steps_are_long() const;
@@ -86,8 +87,11 @@ class TrainingLoop {
   template <class Work>
   void attempt(const Work& work);
   void settle();
+  void throw_of_any_rank(const std::exception_ptr& own) const;
   void throw_failures();
+  [[noreturn]] void end_without_data(const std::exception_ptr& failure);
   [[noreturn]] void fail(const std::string& reason);
+  std::string with_newest_checkpoint(const std::string& reason) const;
 
   OpenRun& run_;
   StopTally tally_;
@@ -98,7 +102,7 @@ class TrainingLoop {
   std::int64_t compared_step_ = -1;  ///< at which replicas were equal
   double evaluation_seconds_ = 0;    ///< of the slowest so far
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
-  std::exception_ptr data_failure_;  ///< likewise, but of the step after this one
+  std::exception_ptr data_failure_;  ///< likewise, but of reading the data of the step after this one
   std::exception_ptr
       save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
   bool saves_again_ = false;  ///< after this step, as the last save in the background failed

@@ -209,6 +209,35 @@ TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
   EXPECT_FALSE(fs::exists(folder_ / "b"));
 }
 
+// All ranks have finished the same step when they learn of it, so nothing of it is lost.
+TEST_F(Train, DataThatCannotBeReadAnyMoreEndTheRunWithACheckpoint) {
+  run(config("a"));
+  auto c = config("b");
+  c.checkpoint.every = 0;
+  const fs::path tokens = c.data.train, aside = folder_ / "aside.h5";
+  if (world().rank() == 0) fs::copy_file(tokens, aside);
+  world().barrier();
+  std::string message;
+  try {
+    run(c, at_step(5, 0, [&] { fs::resize_file(tokens, 100); }));
+  } catch (const UserError& error) {
+    message = error.what();
+  }
+  ASSERT_FALSE(checkpoint::list_checkpoints(c.run.dir).empty()) << message;
+  const auto step = checkpoint::read_checkpoint_summary(newest(c)).state.step;
+  EXPECT_GE(step, 5);
+  EXPECT_LE(step, 8) << "the data of two steps are read ahead, and a step is reported during the next";
+  EXPECT_THAT(message, HasSubstr("tokens.h5 is truncated"));
+  EXPECT_THAT(message, HasSubstr(fmt::format("; the newest checkpoint is of step {}", step)));
+  EXPECT_EQ(metrics("b").size(), static_cast<std::size_t>(step));
+  world().barrier();
+  if (world().rank() == 0) fs::copy_file(aside, tokens, fs::copy_options::overwrite_existing);
+  world().barrier();
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("b"), curve("a"));
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+}
+
 TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   run(config("a"));
   const auto whole = curve("a");
