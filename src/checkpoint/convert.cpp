@@ -13,6 +13,7 @@
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/newest.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
@@ -84,6 +85,11 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
 
 /// The folder is made and held: two exports at once would leave a mixture.
 io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
+  // Whatever may be replaced: who reads the folder would take the model, and not the newest checkpoint.
+  if (is_run_folder(request.output))
+    throw_user_error(
+        "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
+        request.output.string());
   io::create_folder(request.output);
   io::PosixFile folder = io::PosixFile::open_for_reading(request.output);
   const io::Lock lock = folder.lock();

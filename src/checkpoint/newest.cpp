@@ -49,11 +49,22 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files
       run_dir, fmt::join(names, ", "), find(refused, files.back())->reason, fmt::join(folders, " and "));
 }
 
+bool is_run_folder(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "config.ini", ignored) || fs::is_directory(folder / "checkpoints", ignored);
+}
+
 fs::path resolve_weights(const fs::path& weights, const Log& log) {
   std::error_code ignored;
-  if (!fs::is_directory(weights, ignored) || fs::exists(weights / "config.json", ignored)) return weights;
-  if (!fs::exists(weights / "config.ini", ignored) && !fs::is_directory(weights / "checkpoints", ignored))
+  if (!fs::is_directory(weights, ignored) || !is_run_folder(weights)) return weights;
+  if (fs::exists(weights / "config.json", ignored)) {
+    if (const auto hidden = list_checkpoints(weights); !hidden.empty())
+      log.warning(
+          "{} holds a model (config.json) and checkpoints of a run: the model is taken; name the file to take the newest "
+          "checkpoint, {}",
+          weights.string(), hidden.back().string());
     return weights;
+  }
   std::vector<Refused> refused;
   const auto newest = newest_or_none(list_checkpoints(weights), weights.string(), refused, log);
   if (!newest) {

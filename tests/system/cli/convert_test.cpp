@@ -339,6 +339,19 @@ TEST_F(Convert, Bfloat16IsSmallerAndNear) {
   EXPECT_NE(loss_of("narrow"), loss_of(saved));
 }
 
+// As older programs exported into the folder of a run.
+TEST_F(Convert, WarnsWhereAModelHidesCheckpoints) {
+  const std::string saved = checkpoint();
+  expect_done(1, "export --checkpoint run --output there");
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy(path("there") / name, path("run") / name);
+  const Ending ending = run(1, "inspect run");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_THAT(ending.err,
+              HasSubstr("run holds a model (config.json) and checkpoints of a run: the model is taken"));
+  EXPECT_THAT(ending.err, HasSubstr(saved));
+}
+
 TEST_F(Convert, SaysWhatIsWrong) {
   const std::string saved = checkpoint();
   const auto complaint = [&](int ranks, const std::string& arguments) {
@@ -349,6 +362,10 @@ TEST_F(Convert, SaysWhatIsWrong) {
   expect_done(1, "export --checkpoint " + saved + " --output there");
   EXPECT_THAT(complaint(2, "export --checkpoint " + saved + " --output there"),
               HasSubstr("already holds a model (config.json)"));
+  for (const char* how : {"", " --overwrite"})
+    EXPECT_THAT(complaint(1, std::string("export --checkpoint run --output run") + how),
+                HasSubstr("run is the folder of a run"));
+  EXPECT_FALSE(fs::exists(path("run/config.json")));
   EXPECT_THAT(complaint(1, "export --checkpoint text.h5 --output new"),
               HasSubstr("text.h5 is not a checkpoint"));
   EXPECT_THAT(complaint(1, "export --checkpoint absent.h5 --output new"),
