@@ -3,6 +3,7 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <limits>
@@ -24,6 +25,12 @@ double seconds_of_utc(const std::string& text) {
   return static_cast<double>(::timegm(&time));
 }
 
-std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string utc_time(double unix_seconds) {
+  constexpr double kLast = 253402300799;  // of the year 9999
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(static_cast<std::time_t>(std::clamp(unix_seconds, 0.0, kLast))));
+}
+
+std::string utc_now() { return utc_time(static_cast<double>(std::time(nullptr))); }
 
 }  // namespace llampi

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <system_error>
 
 #include "llampi/core/error.hpp"
@@ -79,6 +80,25 @@ std::string end_json(const JobEnd& end, double time) {
   line["outcome"] = end.outcome;
   if (!end.reason.empty()) line["reason"] = end.reason;
   return text_of(line);
+}
+
+std::optional<SavedCheckpoint> newest_saved(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return std::nullopt;
+  std::optional<SavedCheckpoint> newest;
+  std::istringstream text(io::read_whole(file));
+  for (std::string line; std::getline(text, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object()) continue;  // torn
+    try {
+      const auto event = json.value("event", "");
+      if (event == "start" && json.value("step", std::int64_t{-1}) == 0) newest.reset();
+      if (event == "checkpoint")
+        newest = {.step = json.at("step"), .file = json.at("file"), .time = json.at("time")};
+    } catch (const nlohmann::json::exception&) {  // no line of this program
+    }
+  }
+  return newest;
 }
 
 HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(made(file)) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "train/growing_file.hpp"
@@ -36,6 +37,16 @@ std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, d
 std::string checkpoint_json(std::int64_t step, const std::string& file, CheckpointContent content,
                             double seconds, double time);
 std::string end_json(const JobEnd& end, double time);
+
+/// A checkpoint that the history tells of.
+struct SavedCheckpoint {
+  std::int64_t step = 0;
+  std::string file;  ///< as checkpoint_json() has it
+  double time = 0;
+};
+/// The newest that the run has saved since it last began; nothing if there is none, or no such file.
+/// @throws Error if it cannot be read
+std::optional<SavedCheckpoint> newest_saved(const std::filesystem::path& file);
 
 /// Appends lines. What cannot be written stays in memory: a run does not end because of its history. One rank has it.
 class HistoryFile {

@@ -38,6 +38,15 @@ std::string describe_lock_holder(const fs::path& folder) {
   return job ? fmt::format(" ({}, since {})", to_string(*job), job->since) : "";
 }
 
+/// FOLDER/BEGINNING1END, or with the first number after that of which there is no such file.
+fs::path free_name(const fs::path& folder, const char* beginning, const char* end) {
+  for (int number = 1;; ++number) {
+    fs::path name = folder / fmt::format("{}{}{}", beginning, number, end);
+    std::error_code ignored;
+    if (fs::symlink_status(name, ignored).type() == fs::file_type::not_found) return name;
+  }
+}
+
 [[noreturn]] void refuse(const fs::path& folder) {
   throw_user_error("{} is in use by another job{}; wait for it to finish, or choose another run.dir",
                    folder.string(), describe_lock_holder(folder));
@@ -112,9 +121,29 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   fs::remove(probe, ignored);
   if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   const fs::path metrics = folder_ / "metrics.jsonl";
+  if (last_step == 0) keep_metrics_of_lost_run(metrics, log);
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
   if (more.tensorboard) open_events(metrics, log);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
+}
+
+/// Of a run that has saved checkpoints, none of which is there any more: it begins again, and nothing else is left of it.
+void RunFolder::keep_metrics_of_lost_run(const fs::path& metrics, const Log& log) const {
+  const auto lost = newest_saved(folder_ / "history.jsonl");
+  if (!lost) return;
+  std::string kept;
+  std::error_code error;
+  if (fs::exists(metrics, error) && !fs::is_empty(metrics, error)) {
+    const fs::path aside = free_name(folder_, "metrics-lost-", ".jsonl");
+    fs::rename(metrics, aside, error);
+    if (error)
+      throw_user_error("{} cannot be renamed to {}: {}", metrics.string(), aside.string(), error.message());
+    io::sync_folder_of(aside);
+    kept = fmt::format("; its metrics are now in {}", aside.string());
+  }
+  log.warning(
+      "the run begins again at step 1: its newest checkpoint, {} of step {} (saved {}), is gone, and no other one is left{}",
+      (folder_ / lost->file).string(), lost->step, utc_time(lost->time), kept);
 }
 
 /// Training does not depend on them.

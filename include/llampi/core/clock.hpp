@@ -10,7 +10,9 @@ namespace llampi {
 double steady_seconds();
 /// Seconds since 1970, UTC: of a clock that may be set.
 double unix_seconds();
-/// Now, as ISO 8601 writes it: "2026-01-31T23:59:59Z".
+/// Seconds since 1970, to whole ones, as ISO 8601 writes them: "2026-01-31T23:59:59Z".
+std::string utc_time(double unix_seconds);
+/// The same of now.
 std::string utc_now();
 /// Seconds since 1970 of such a text; not a number if it is another one.
 double seconds_of_utc(const std::string& text);

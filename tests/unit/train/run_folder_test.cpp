@@ -119,6 +119,33 @@ TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
   EXPECT_TRUE(fs::is_directory(folder / "checkpoints"));
 }
 
+// As where old files are purged: nothing but its metrics is left of the run.
+TEST(RunFolder, KeepsTheMetricsOfARunWhoseCheckpointsAreGone) {
+  const TemporaryFolder folder;
+  const std::string text = "{\"step\": 1, \"loss\": 2}\n";
+  opened(folder.path(), "[run]\n").history().append(start_json({.step = 0}, 0));
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const auto open_again = [&] {
+    write(folder / "metrics.jsonl", text);
+    RunFolder run(folder.path(), log, 0.2);
+    run.open("[run]\n", {}, 0, log);
+    run.history().append(start_json({.step = 0}, 1e9));
+    run.history().append(checkpoint_json(8, "checkpoints/b.h5", CheckpointContent::all, 0.25, 1e9));
+    return io::read_whole(folder / "metrics.jsonl");
+  };
+  EXPECT_EQ(open_again(), "") << "a run without checkpoints begins again";
+  EXPECT_TRUE(lines.empty());
+  for (const std::string aside : {"metrics-lost-1.jsonl", "metrics-lost-2.jsonl"}) {
+    lines.clear();
+    EXPECT_EQ(open_again(), "");
+    EXPECT_EQ(io::read_whole(folder / aside), text);
+    EXPECT_THAT(lines, ElementsAre(AllOf(
+                           HasSubstr("checkpoints/b.h5 of step 8 (saved 2001-09-09T01:46:40Z), is gone"),
+                           HasSubstr((folder / aside).string()))));
+  }
+}
+
 TEST(RunFolder, IsOneJobsAtATime) {
   const TemporaryFolder folder;
   {
