@@ -22,8 +22,9 @@ void Journal::open_prometheus() {
   prometheus_ = std::make_unique<PrometheusFile>(config_.log.prometheus, config_.run.dir, log_);
 }
 
-bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
-  folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step, log_);
+bool Journal::open_folder(const std::string& run_text, const JobStart& start, const fs::path& fallback) {
+  folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step, log_,
+                fallback);
   folder_->history().append(start_json(start, unix_seconds()));
   return folder_->metrics().ends_with_step(start.step);
 }

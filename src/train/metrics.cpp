@@ -5,17 +5,29 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 
+#include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "train/spilled_metrics.hpp"
 
 namespace llampi::train {
 namespace {
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
+/// A step has one line of its training, and one of an evaluation.
+struct LineKey {
+  std::int64_t step = 0;
+  bool is_training = false;
+
+  auto operator<=>(const LineKey&) const = default;
+};
+
 struct Kept {
   std::string lines;
+  std::set<LineKey> keys;
   std::int64_t last_trained = -1;    ///< step of the last line, if it is one of training
   std::int64_t malformed = 0;        ///< lines with others after them
   std::int64_t first_malformed = 0;  ///< its number in the file, from 1
@@ -28,8 +40,8 @@ std::string text_of(const std::filesystem::path& file) {
   return io::read_whole(file);
 }
 
-/// The lines of steps up to `last_step`.
-Kept kept_lines(std::string_view text, std::int64_t last_step) {
+/// The lines of steps up to `last_step`, without those that are among `others`.
+Kept kept_lines(std::string_view text, std::int64_t last_step, const std::set<LineKey>& others = {}) {
   Kept kept;
   std::int64_t number = 0;
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
@@ -44,8 +56,11 @@ Kept kept_lines(std::string_view text, std::int64_t last_step) {
     }
     const auto step = json["step"].get<std::int64_t>();
     if (step > last_step) continue;
+    const LineKey key{step, json.contains("loss")};
+    if (others.contains(key)) continue;
     kept.lines.append(line).append("\n");
-    kept.last_trained = json.contains("loss") ? step : -1;
+    kept.keys.insert(key);
+    kept.last_trained = key.is_training ? step : -1;
   }
   return kept;  // without what has no line end, which is torn
 }
@@ -102,6 +117,27 @@ std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log)
-    : last_trained_(cut_back(file, last_step, log)), file_(file) {}
+    : last_trained_(cut_back(file, last_step, log)), path_(file), file_(file) {}
+
+void MetricsFile::restore(const std::filesystem::path& fallback, std::int64_t last_step, const Log& log) {
+  const auto spilled = list_spilled_metrics(fallback);
+  if (spilled.empty()) return;
+  // Of a later step where the newest checkpoint there could not be continued from.
+  const auto source = spilled.lower_bound(last_step);
+  if (source != spilled.end()) {
+    const auto known = kept_lines(text_of(path_), last_step).keys;
+    const Kept lacking = kept_lines(text_of(source->second), last_step, known);
+    if (!lacking.lines.empty()) {
+      static_cast<void>(append(lacking.lines));
+      last_trained_ = lacking.last_trained;
+    }
+  }
+  try {
+    sync();
+    remove_spilled_metrics(fallback, last_step);
+  } catch (const UserError& error) {
+    log.warning("{}; lines that are only in {} stay there, and in memory", error.what(), fallback.string());
+  }
+}
 
 }  // namespace llampi::train

@@ -57,6 +57,10 @@ class MetricsFile {
   /// are removed with a warning. @throws Error if it cannot be read or written. What cannot be read stays as it is
   MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log = {});
 
+  /// Appends the lines up to `last_step` that it lacks and that are in the run's fallback_folder(), and deletes the files there
+  /// that are of no more use, once all is on disk. @throws Error as the constructor
+  void restore(const std::filesystem::path& fallback, std::int64_t last_step, const Log& log);
+
   /// Whether the last line was that of a step's training, when the file was opened.
   bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }
   /// True if it is written. @throws CallError for what the user cannot mend
@@ -68,6 +72,7 @@ class MetricsFile {
 
  private:
   std::int64_t last_trained_ = -1;
+  std::filesystem::path path_;
   GrowingFile file_;
 };
 

@@ -133,8 +133,8 @@ void keep_choices_of_run(const OpenRun& run, const TunedRun& choices) {
 
 void open_folder(OpenRun& run, const TunedRun& choices) {
   run.owes_evaluation = comm::from_rank_0(run.world, [&] {
-    const bool ends_with_step =
-        run.journal.open_folder(run.start.run_text, run.report->job_start(run.state.step, run.total_steps));
+    const bool ends_with_step = run.journal.open_folder(
+        run.start.run_text, run.report->job_start(run.state.step, run.total_steps), run.room->fallback());
     keep_choices_of_run(run, choices);
     const auto problem =
         run.room->problem_at_the_end({run.state.step, run.total_steps, run.config.checkpoint.every});

@@ -108,7 +108,8 @@ void RunFolder::refuse_files_of_others() const {
   }
 }
 
-void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log) {
+void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log,
+                     const fs::path& fallback) {
   constexpr auto kAdvice = "; choose another run.dir";
   io::create_folder(folder_ / "checkpoints", kAdvice);
   if (more.traces) create_trace_folder(folder_ / "trace", log);
@@ -123,6 +124,7 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   const fs::path metrics = folder_ / "metrics.jsonl";
   if (last_step == 0) keep_metrics_of_lost_run(metrics, log);
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
+  if (!fallback.empty()) metrics_->restore(fallback, last_step, log);
   if (more.tensorboard) open_events(metrics, log);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }

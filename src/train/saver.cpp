@@ -17,6 +17,7 @@
 #include "llampi/train/stop.hpp"
 #include "train/failure_message.hpp"
 #include "train/run_checkpoints.hpp"
+#include "train/spilled_metrics.hpp"
 
 namespace llampi::train {
 namespace {
@@ -205,13 +206,14 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   elsewhere.run.run_dir = folder;
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
   elsewhere.retention = {.newest = 1, .weights_only = job.retention.weights_only};
+  bool spilled = false;  // on rank 0: lines of metrics.jsonl are there, too
   const auto second = comm::common_failure([&] {
     comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;
       io::create_folder(elsewhere.file.parent_path());
       const auto& lines = run_.metrics()->unwritten();
-      if (!lines.empty())
-        io::write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);
+      spilled = !lines.empty();
+      if (spilled) io::write_whole(spilled_metrics(folder, job.state.step), lines);
     });
     saved(elsewhere.file, job.state.step, job.content, elsewhere.write(run_.world, run_.device));
   });
@@ -224,6 +226,8 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
       "continues from it",
       job.state.step, elsewhere.file.string(), run_.config.run.dir);
   tell_of_untidiness(elsewhere.tidy(run_.world));
+  if (spilled)
+    remove_spilled_metrics(folder, job.state.step - 1);  // the lines of older ones are in this one, too
   return true;
 }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are written while training goes on.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
@@ -7,6 +10,7 @@
 #include "llampi/train/stop.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "support/world_over.hpp"
+#include "train/spilled_metrics.hpp"
 
 namespace llampi::test {
 namespace {
@@ -112,6 +116,47 @@ TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
     run(c);
     EXPECT_EQ(tensors(fmt::format("moved-{}", async), 12), tensors("whole", 12));
   }
+}
+
+/// Whatever is written to the open file from now on finds no room.
+void fill_the_disk_of(const fs::path& file) {
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (fs::read_symlink(entry.path(), ignored) != fs::canonical(file)) continue;
+    ASSERT_GE(::dup2(full, std::stoi(entry.path().filename())), 0);
+  }
+  ::close(full);
+}
+
+TEST_F(Train, LinesOfMetricsThatAreElsewhereReturnWithTheCheckpointThere) {
+  run(config("whole"));
+  Config c = config("spilled");
+  c.checkpoint.async = false;
+  c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+  const fs::path kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+  const auto spilled = [&] {
+    world().barrier();
+    return list_spilled_metrics(kept);
+  };
+  ASSERT_EQ(run(c, keeping_log([&](const std::string& line) {
+                  if (world().rank() != 0) return;
+                  if (line.starts_with("step  5/12 "))
+                    fill_the_disk_of(fs::path(c.run.dir) / "metrics.jsonl");
+                  if (line.starts_with("step  9/12 ")) request_stop();
+                })),
+            Outcome::stopped);
+  const auto step = checkpoint::checkpoint_step(checkpoint::list_checkpoints(kept).back()).value();
+  EXPECT_GE(step, 9);
+  const auto files = spilled();
+  ASSERT_EQ(files.size(), 1U) << "that of step 8 has nothing that this one has not";
+  EXPECT_EQ(files.begin()->first, step);
+  EXPECT_LT(metrics("spilled").size(), 9U);
+  world().barrier();
+  ASSERT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("spilled"), curve("whole"));
+  EXPECT_TRUE(spilled().empty());
 }
 
 TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {

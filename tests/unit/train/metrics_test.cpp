@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "llampi/core/error.hpp"
+#include "support/full_disk.hpp"
 #include "train/metrics.hpp"
+#include "train/spilled_metrics.hpp"
 
 namespace llampi::test {
 namespace {
@@ -60,6 +62,50 @@ TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
   EXPECT_EQ(metrics.unwritten(), "");
   EXPECT_TRUE(metrics.append("fourth\n"));
   EXPECT_EQ(content(), "first\nsecond\nthird\nfourth\n");
+}
+
+// Lines that are only beside a checkpoint in checkpoint.fallback_dir return when the run continues from it.
+TEST_F(Metrics, LinesOfTheFallbackFolderReturn) {
+  const fs::path fallback = folder_ / "fallback";
+  fs::create_directories(fallback);
+  const auto line = [](int step, const char* key, int value) {
+    return fmt::format("{{\"step\": {}, \"{}\": {}}}\n", step, key, value);
+  };
+  const std::string one = line(1, "loss", 5), two = line(2, "loss", 4), evaluation = line(2, "eval_loss", 4),
+                    three = line(3, "loss", 3);
+  write(one + two);
+  const auto spill = [&](int step, const std::string& lines) {
+    std::ofstream(spilled_metrics(fallback, step)) << lines;
+  };
+  spill(1, one);
+  spill(3, line(2, "loss", 9) + evaluation + three);
+  std::ofstream(fallback / "metrics-to-2.jsonl") << "of somebody else";
+  MetricsFile metrics(file(), 2);
+  metrics.restore(fallback, 2, Log());
+  EXPECT_EQ(content(), one + two + evaluation);
+  EXPECT_FALSE(metrics.ends_with_step(2)) << "the evaluation is done";
+  ASSERT_EQ(list_spilled_metrics(fallback).size(), 1U);
+  MetricsFile again(file(), 3);
+  again.restore(fallback, 3, Log());
+  EXPECT_EQ(content(), one + two + evaluation + three);
+  EXPECT_TRUE(again.ends_with_step(3));
+  EXPECT_TRUE(list_spilled_metrics(fallback).empty());
+  EXPECT_TRUE(fs::exists(fallback / "metrics-to-2.jsonl"));
+}
+
+TEST_F(Metrics, LinesOfTheFallbackFolderStayThereWhereThereIsStillNoRoom) {
+  const std::string line = "{\"step\": 1, \"loss\": 2}\n";
+  const fs::path spilled = spilled_metrics(folder_, 1);
+  std::ofstream(spilled) << line;
+  MetricsFile metrics(file(), 1);
+  std::string warning;
+  {
+    const FullDisk full;
+    metrics.restore(folder_, 1, Log([&](const std::string& text) { warning = text; }));
+  }
+  EXPECT_NE(warning.find("stay there"), std::string::npos) << warning;
+  EXPECT_TRUE(fs::exists(spilled));
+  EXPECT_EQ(metrics.unwritten(), line) << "of the next such file";
 }
 
 TEST_F(Metrics, AStepIsOneJsonObjectWithTheKeysOfTheContract) {
