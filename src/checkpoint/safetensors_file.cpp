@@ -21,27 +21,31 @@ static_assert(std::endian::native == std::endian::little, "safetensors are littl
 constexpr std::int64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // of the reference implementation
 
-/// Bytes per element of the specification's dtypes, as far as they fill whole bytes.
-std::int64_t element_bytes(const std::string& name, const std::string& dtype) {
-  static const std::map<std::string, std::int64_t> kBytes{
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
-      {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},     {"U32", 4},
-      {"F32", 4},  {"I64", 8}, {"U64", 8}, {"F64", 8}};
-  const auto found = kBytes.find(dtype);
-  if (found == kBytes.end())
+/// Bits per element of the specification's dtypes, also of those that read() refuses.
+std::int64_t element_bits(const std::string& name, const std::string& dtype) {
+  static const std::map<std::string, std::int64_t> kBits{
+      {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"BOOL", 8}, {"U8", 8},   {"I8", 8},    {"F8_E4M3", 8},
+      {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"I16", 16},    {"U16", 16}, {"F16", 16}, {"BF16", 16}, {"I32", 32},
+      {"U32", 32},    {"F32", 32},    {"I64", 64},    {"U64", 64}, {"F64", 64}, {"C64", 64}};
+  const auto found = kBits.find(dtype);
+  if (found == kBits.end())
     throw MalformedSafetensors{fmt::format("{} is of the unknown dtype {}", name, dtype)};
   return found->second;
 }
 
-/// The header as JSON; a name that occurs twice is refused (JSON parsers silently keep one of them).
+/// The header as JSON; a name that occurs twice is refused (JSON parsers silently keep one of them), also within an entry.
 json parse_json(std::string_view text) {
-  std::set<std::string> names;
+  // The JSON library takes it for the end, whatever follows.
+  if (text.find('\0') != std::string_view::npos) throw MalformedSafetensors{"the header holds a null byte"};
+  std::string tensor;
+  std::set<std::string> names, keys;
   const auto callback = [&](int depth, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
-      throw MalformedSafetensors{
-          fmt::format("the name {} occurs twice in the header", value.get<std::string>())};
-    }
-    return true;
+    if (event != json::parse_event_t::key || depth > 2) return true;
+    const auto name = value.get<std::string>();
+    if (depth == 1) tensor = name, keys.clear();
+    if ((depth == 1 ? names : keys).insert(name).second) return true;
+    throw MalformedSafetensors{depth == 1 ? fmt::format("the name {} occurs twice in the header", name)
+                                          : fmt::format("{} of {} occurs twice", name, tensor)};
   };
   try {
     json header = json::parse(text, callback);
@@ -79,11 +83,13 @@ std::pair<SafetensorsEntry, std::int64_t> parse_entry(const std::string& name, c
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
     throw MalformedSafetensors{fmt::format("data_offsets of {} is malformed", name)};
   }
-  std::int64_t expected = element_bytes(name, entry.dtype);
+  std::int64_t expected = element_bits(name, entry.dtype);
   for (const auto extent : entry.shape) {
     if (__builtin_mul_overflow(expected, extent, &expected))
       throw MalformedSafetensors{fmt::format("shape of {} is malformed", name)};
   }
+  if (expected % 8 != 0) throw MalformedSafetensors{fmt::format("{} does not fill whole bytes", name)};
+  expected /= 8;
   if (expected != offsets[1] - offsets[0]) {
     throw MalformedSafetensors{fmt::format("{} has {} bytes where {} {} takes {}", name,
                                            offsets[1] - offsets[0], entry.dtype, shape_text(entry.shape),

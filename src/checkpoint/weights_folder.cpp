@@ -4,6 +4,8 @@
 #include "checkpoint/weights_folder.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -39,6 +41,11 @@ std::set<std::string> files_in(const SafetensorsIndex& index) {
 }
 
 constexpr const char *kEmbedding = "model.embed_tokens.weight", *kHead = "lm_head.weight";
+
+/// Also of numbers that are none.
+bool is_same(float a, float b) {
+  return a == b || std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+}
 
 /// What transformers does not load either.
 bool is_left_out(const std::string& name, bool tied_head) {
@@ -132,7 +139,7 @@ class WeightsFolder final : public WeightsSource {
       const std::int64_t begin = (all - count) / (kPlaces - 1) * place;
       read(static_cast<int>(embedding - tensors_.begin()), begin, count, values.data());
       files_[head_->second].read(kHead, begin, count, head.data());
-      if (values == head) continue;
+      if (std::ranges::equal(values, head, is_same)) continue;
       throw_user_error(
           "{} says that {} and {} are one matrix (tie_word_embeddings), but they differ; set tie_word_embeddings to "
           "false in its config.json, or remove {}",

@@ -16,7 +16,8 @@ namespace llampi {
 /// Anything that went wrong while the program ran (exit status 1).
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  /// A null byte, as a name in a file may have one, would end what(): it is replaced.
+  explicit Error(const std::string& message);
 };
 
 /// The user's input is wrong, or the job cannot fit (exit status 2).

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "llampi/checkpoint/weights.hpp"
@@ -156,6 +157,14 @@ TEST_F(Safetensors, AnotherHeadThanTheEmbeddingOfATiedModelIsRefused) {
   }
 }
 
+TEST_F(Safetensors, AHeadThatEqualsTheEmbeddingMayHaveNumbersThatAreNone) {
+  const std::vector<float> values{1, std::numeric_limits<float>::quiet_NaN()};
+  const std::string name = "model.embed_tokens.weight";
+  write(file_of(
+      {{name, "F32", {1, 2}, bytes_of(values)}, {"lm_head.weight", "F32", {1, 2}, bytes_of(values)}}));
+  EXPECT_EQ(refusal({{name, {1, 2}}}, true), "nothing was thrown");
+}
+
 TEST_F(Safetensors, TablesOfOlderFoldersAreIgnored) {
   write(file_of({{"a", "F32", {1}, std::string(4, 0)},
                  {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {2}, std::string(8, 0)}}));
@@ -163,15 +172,21 @@ TEST_F(Safetensors, TablesOfOlderFoldersAreIgnored) {
 }
 
 TEST_F(Safetensors, OtherDtypesAreRefusedByName) {
-  write(file_of({{"a", "F64", {1}, std::string(8, 0)}}));
-  EXPECT_THROW(
-      try {
-        read({"a", {1}});
-      } catch (const UserError& error) {
-        EXPECT_THAT(error.what(), AllOf(HasSubstr("a is F64"), HasSubstr("F32, BF16 and F16")));
-        throw;
-      },
-      UserError);
+  for (const auto& [dtype, elements] : std::vector<std::pair<std::string, std::int64_t>>{
+           {"F64", 1}, {"C64", 1}, {"F4", 16}, {"F6_E2M3", 32}, {"F6_E3M2", 32}}) {
+    const std::size_t bytes = dtype.starts_with("F6_") ? 24 : 8;
+    write(file_of({{"a", dtype, {elements}, std::string(bytes, 0)}}));
+    EXPECT_THROW(
+        try {
+          read({"a", {elements}});
+        } catch (const UserError& error) {
+          EXPECT_THAT(error.what(), AllOf(HasSubstr("a is " + dtype), HasSubstr("F32, BF16 and F16")));
+          throw;
+        },
+        UserError);
+  }
+  write(file_of({{"a", "F4", {3}, std::string(1, 0)}}));
+  EXPECT_THAT(refusal({{"a", {3}}}), HasSubstr("a does not fill whole bytes"));
 }
 
 TEST_F(Safetensors, FoldersWithoutTheFileAreRefused) {
@@ -216,6 +231,12 @@ TEST_F(Safetensors, MalformedHeadersAreRefused) {
     write(file_of(header, std::string(8, 0)));
     EXPECT_THAT(refusal(tensors), HasSubstr("is not a whole safetensors file")) << header;
   }
+  write(file_of(good + std::string(1, 0) + "anything", std::string(8, 0)));
+  EXPECT_THAT(refusal(tensors), HasSubstr("the header holds a null byte"));
+  write(file_of(R"({"a":{"dtype":"F32","shape":[1],"shape":[2],"data_offsets":[0,8]}})", std::string(8, 0)));
+  EXPECT_THAT(refusal(tensors), HasSubstr("shape of a occurs twice"));
+  write(file_of(R"({"a\u0000b":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", std::string(8, 0)));
+  EXPECT_THAT(refusal(tensors), HasSubstr("a?b has 8 bytes where F32 [3] takes 12; fetch it again"));
   for (const std::uint64_t length :
        {std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0} - 7, std::uint64_t{99'000'000}}) {
     write(std::string(reinterpret_cast<const char*>(&length), 8) + good + std::string(8, 0));
