@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
 namespace llampi::io {
 namespace {
@@ -140,6 +141,10 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
                          ? fmt::format(", such as one of {}", checkpoints.string())
                          : "");
   }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw_user_error("{} is {}, and HDF5 needs a file", path.string(),
+                     std::filesystem::is_fifo(status) ? "a pipe" : "not a regular file");
+  }
   if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
     throw_user_error("{} cannot be read: permission denied", path.string());
   }
@@ -218,7 +223,8 @@ File create_file(const std::filesystem::path& path, hid_t access_properties, hid
         check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation_properties, access_properties), "H5Fcreate"));
   } catch (const Failure& failure) {
     const auto& problem = failure.storage_problem();
-    throw_user_error("{} cannot be created: {}", path.string(), problem.empty() ? failure.reason() : problem);
+    throw_user_error("{} cannot be created: {}", output_of(path).string(),
+                     problem.empty() ? failure.reason() : problem);
   }
 }
 

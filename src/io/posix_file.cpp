@@ -25,7 +25,7 @@ namespace {
   static constexpr std::array kUsers{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM,        EROFS,  ENOSPC,
                                      EDQUOT, EFBIG,   ELOOP,  ENXIO,  ENAMETOOLONG, EMFILE, ENFILE};
   for (const int users : kUsers) {
-    if (error == users) throw_user_error("{} cannot be {}: {}", path.string(), action, reason);
+    if (error == users) throw_user_error("{} cannot be {}: {}", output_of(path).string(), action, reason);
   }
   throw CallError(call, fmt::format("{}: {}", path.string(), reason));
 }
@@ -196,11 +196,31 @@ void write_whole(const std::filesystem::path& path, std::string_view text, bool 
   }
 }
 
+namespace {
+
+/// The link on the way to `path`, itself included, that leads nowhere; empty if there is none.
+std::filesystem::path dangling_link(const std::filesystem::path& path) {
+  std::filesystem::path way;
+  std::error_code ignored;
+  for (const auto& step : path) {
+    way /= step;
+    if (std::filesystem::is_symlink(way, ignored) && !std::filesystem::exists(way, ignored)) return way;
+  }
+  return {};
+}
+
+}  // namespace
+
 void create_folder(const std::filesystem::path& folder, std::string_view advice) {
   if (folder.empty()) return;
-  std::error_code error;
+  std::error_code error, ignored;
   std::filesystem::create_directories(folder, error);
-  if (error) throw_user_error("cannot create the folder {}: {}{}", folder.string(), error.message(), advice);
+  if (!error) return;
+  if (const auto link = dangling_link(folder); !link.empty())
+    throw_user_error("cannot create the folder {}: the link {} leads to {}, which is not there{}",
+                     folder.string(), link.string(), std::filesystem::read_symlink(link, ignored).string(),
+                     advice);
+  throw_user_error("cannot create the folder {}: {}{}", folder.string(), error.message(), advice);
 }
 
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {

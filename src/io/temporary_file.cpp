@@ -96,6 +96,11 @@ fs::path temporary_beside(const fs::path& path) {
   return path.string() + fmt::format("{}{}-{}-{:08x}{}", kMark, owner(), ::getpid(), random(), kEnd);
 }
 
+fs::path output_of(const fs::path& path) {
+  const auto temporary = parse_name(path);
+  return temporary ? path.parent_path() / temporary->output : path;
+}
+
 void clear_leftovers(const fs::path& path, const Log& log) {
   for (const auto& temporary : temporaries_in(folder_of(path))) {
     if (temporary.output == path.filename()) clear(temporary, log);

@@ -2,6 +2,7 @@
 #include "llampi/io/hdf5.hpp"
 
 #include <hdf5.h>
+#include <sys/stat.h>
 
 #include <limits>
 
@@ -131,6 +132,9 @@ TEST(Hdf5, SaysInOneSentenceWhyAFileCannotBeOpened) {
   const auto whole = read_text(fixture("token_files/plain.h5"));
   write_text(folder / "cut.h5", whole.substr(0, whole.size() - 1));
   EXPECT_THAT(message("cut.h5"), HasSubstr("truncated"));
+  ASSERT_EQ(::mkfifo((folder / "pipe.h5").c_str(), 0600), 0);
+  EXPECT_THAT(message("pipe.h5"), HasSubstr("is a pipe, and HDF5 needs a file")) << "nothing writes to it";
+  EXPECT_THAT(user_error([&] { io::hdf5::open_file("/dev/null"); }), HasSubstr("is not a regular file"));
   const AsNobody nobody(folder.path());
   EXPECT_THAT(message("text.h5"), HasSubstr("permission denied"));
   EXPECT_THAT(user_error([&] { io::hdf5::create_file(folder / "a.h5", io::hdf5::file_access().id()); }),

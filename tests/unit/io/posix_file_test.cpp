@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "llampi/core/error.hpp"
+#include "llampi/io/temporary_file.hpp"
 #include "support/files.hpp"
 #include "support/full_disk.hpp"
 
@@ -57,6 +58,21 @@ TEST(PosixFile, IsNotCalledMissingWhereNothingIsKnownOfIt) {
   EXPECT_EQ(io::type_of(folder / "file" / "none"), file_type::not_found);
   EXPECT_EQ(user_error([&] { io::type_of(folder / "loop"); }),
             (folder / "loop").string() + " cannot be read: Too many levels of symbolic links");
+}
+
+TEST(PosixFile, SaysThatALinkOnTheWayToAFolderLeadsNowhere) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("none", folder / "link");
+  for (const std::string name : {"link", "link/more"})
+    EXPECT_EQ(user_error([&] { io::create_folder(folder / name, "; choose another"); }),
+              "cannot create the folder " + (folder / name).string() + ": the link " +
+                  (folder / "link").string() + " leads to none, which is not there; choose another");
+}
+
+TEST(PosixFile, NamesTheOutputAndNotTheTemporaryFile) {
+  const auto file = io::temporary_beside("none/a-b.txt");
+  EXPECT_EQ(user_error([&] { io::PosixFile::create(file); }),
+            "none/a-b.txt cannot be created: No such file or directory");
 }
 
 // A file that may not grow stands for a disk that is full.
