@@ -158,6 +158,13 @@ std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrit
   return writer.finish();
 }
 
+/// What to do about a failure there; empty where only another place helps.
+const char* remedy_for(std::string_view failure) {
+  const auto is = [failure](std::string_view words) { return failure.find(words) != std::string_view::npos; };
+  if (is("o space left") || is("quota") || is("are free")) return "make room there, or ";
+  return is("ermission denied") ? "allow it there, or " : "";
+}
+
 /// What the user can mend (a full disk, no permission) is told in one sentence with the remedy.
 void explained(const Job& job, const std::function<void()>& work) {
   try {
@@ -171,11 +178,9 @@ void explained(const Job& job, const std::function<void()>& work) {
   } catch (const SourceError&) {
     throw;
   } catch (const UserError& error) {
-    const bool is_full = std::string_view(error.what()).find("ermission denied") == std::string_view::npos;
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),
-         .remedy =
-             fmt::format("{}, or {}", is_full ? "make room there" : "allow it there", job.other_place)});
+         .remedy = std::string(remedy_for(error.what())) + job.other_place});
   }
 }
 

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A file system of some bytes in memory; what mounting needs is not always permitted. Collective, like its
 /// end.
@@ -126,7 +127,7 @@ TEST(Disk, ThatFillsUpLeavesTheOldFile) {
   for (const std::int64_t free : {0, 4, 8, 16, 32, 64, 72, 80, 96, 128, 256, 512, 1024, 1500, 2000, 2300}) {
     SCOPED_TRACE(free);
     disk.fill_up_to(free * 1024);
-    expect_refusal(file, false, AnyOf(HasSubstr("No space left"), HasSubstr("no space left")));
+    expect_refusal(file, false, AllOf(HasSubstr("o space left"), HasSubstr("make room there, or")));
   }
   on_rank_0([&] { fs::remove(disk.path() / "filler"); });
   save(file, true);  // and all works again
@@ -163,10 +164,16 @@ TEST(Disk, ThatIsReadOnlyIsNamed) {
   const fs::path file = disk.path() / "step.h5";
   save(file, true);
   disk.make_read_only();
-  expect_refusal(file, true, HasSubstr("ead-only file system"));
+  expect_refusal(file, true, AllOf(HasSubstr("ead-only file system"), Not(HasSubstr("make room"))));
   const auto pieces = large_pieces();
   load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
   EXPECT_EQ(pieces.differences(), 0);
+}
+
+TEST(Disk, IsNotCalledFullWhereTheFolderIsGone) {
+  const SharedFolder folder;
+  expect_refusal(folder.path() / "none" / "step.h5", true,
+                 AllOf(HasSubstr("no such folder"), Not(HasSubstr("make room"))));
 }
 
 }  // namespace
