@@ -156,6 +156,11 @@ void load_adapters(comm::World& world, device::Device& device, const std::filesy
     for (const auto& tensor : tensors) names.insert(tensor.name);
     for (const auto& tensor : adapter.weights->tensors()) {
       if (names.contains(tensor.name)) continue;
+      if (tensor.name.starts_with("lm_head."))
+        throw_user_error(
+            "{} adapts the head ({}), and training has no adapter of the head; merge it into its model with llampi "
+            "export, and train that",
+            path.string(), tensor.name);
       throw ConfigError({.field = "lora.targets",
                          .value = config.targets,
                          .problem = fmt::format("does not match {} of {}", tensor.name, path.string()),

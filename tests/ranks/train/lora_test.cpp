@@ -206,6 +206,28 @@ TEST_F(Lora, StartsFromOtherAdapters) {
   EXPECT_THAT(refusal(second), AllOf(HasSubstr("lora.alpha"), HasSubstr("use 16")));
 }
 
+// Which evaluate and export merge.
+TEST_F(Lora, HasNoAdapterOfTheHead) {
+  const auto folder = folder_ / "head";
+  if (world().rank() == 0) {
+    fs::create_directories(folder);
+    std::ofstream(folder / "adapter_config.json")
+        << R"({"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["lm_head"]})";
+    const std::string header =
+        R"({"base_model.model.lm_head.lora_A.weight": {"dtype": "F32", "shape": [4, 24], "data_offsets": [0, 384]},)"
+        R"( "base_model.model.lm_head.lora_B.weight": {"dtype": "F32", "shape": [61, 4], "data_offsets": [384, 1360]}})";
+    const std::uint64_t length = header.size();
+    std::ofstream(folder / "adapter_model.safetensors", std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&length), sizeof length) << header
+        << std::string(1360, 0);
+  }
+  world().barrier();
+  auto c = lora("a");
+  c.lora.weights = folder.string();
+  EXPECT_THAT(refusal(c),
+              AllOf(HasSubstr("training has no adapter of the head"), HasSubstr("lm_head.lora_A.weight")));
+}
+
 // ---- a base in 8 bits ----
 
 class Int8Base : public Lora {
