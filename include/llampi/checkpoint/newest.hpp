@@ -43,7 +43,7 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<std::filesystem:
 bool is_run_folder(const std::filesystem::path& folder);
 
 /// What a user means who names weights: the newest checkpoint of a run's folder, which the log names;
-/// anything else is taken as it is, also a model in the folder of a run, of which the log warns. One process calls it.
+/// anything else is taken as it is, also a model in the folder of a run, with a warning. One process calls it.
 /// @throws UserError if a run's folder has no checkpoint that can be read
 std::filesystem::path resolve_weights(const std::filesystem::path& weights, const Log& log);
 

@@ -226,7 +226,7 @@ File open_together(const std::filesystem::path& path, int communicator, OpenFor 
 PropertyList collective_transfer();
 
 /// Where the bytes of a dataset begin in this file if they lie there as one piece, in order, and unfiltered;
-/// else nothing, and for a dataset of another file, to which an external link leads.
+/// else nothing; also nothing where an external link led to a dataset of another file.
 std::optional<std::uint64_t> contiguous_offset(Id file, Id dataset);
 
 }  // namespace hdf5
