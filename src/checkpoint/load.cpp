@@ -197,7 +197,7 @@ std::vector<io::RangeSum> compare(const fs::path& path, const Checksums& checksu
 FileIo choose_io(const fs::path& path, const Places& places, const LoadSettings& settings) {
   if (settings.io == FileIo::direct && need_hdf5(places)) {
     settings.log.info(
-        "{} is chunked, compressed, converted or in several files: each rank reads it through HDF5 by itself; "
+        "{} is chunked, compressed or converted, or has values in another file: each rank reads it through HDF5 by itself; "
         "checkpoint.io = hdf5 reads it together",
         path.string());
   }
