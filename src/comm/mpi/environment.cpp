@@ -17,6 +17,12 @@ bool oversubscribed() {
   return ranks != nullptr && std::strtol(ranks, nullptr, 10) > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/// By mpirun, or by what speaks PMIx or PMI.
+bool started_by_launcher() {
+  const auto is_set = [](const char* variable) { return std::getenv(variable) != nullptr; };
+  return is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMIX_RANK") || is_set("PMI_RANK");
+}
+
 /// Nanoseconds by which the kernel may end a sleep of this thread late; 0 is the thread's default.
 void set_timer_slack(unsigned long nanoseconds) { prctl(PR_SET_TIMERSLACK, nanoseconds, 0, 0, 0); }
 
@@ -31,6 +37,9 @@ void set_mpi_defaults() {
   // Started without mpirun, Open MPI would start a daemon for the case that this process spawns others; it
   // never does.
   setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeep);
+  // All such processes of a user have the same session directory, and one that ends removes it while another begins, which then
+  // fails. One process alone keeps nothing there.
+  if (!started_by_launcher()) setenv("OMPI_MCA_orte_create_session_dirs", "0", kKeep);
   // ROMIO writes several times as fast as OMPIO, whose priority is 30, and a full disk is an error instead of
   // a hang. A priority and not a choice (OMPI_MCA_io): Open MPI can be built without ROMIO.
   setenv("OMPI_MCA_io_romio321_priority", "100", kKeep);  // Open MPI 4

@@ -145,9 +145,9 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
   expect_refused("train --lr=1e-3", "unknown option --lr on the command line; did you mean --optimizer.lr?");
   expect_refused("evaluate --weights w",
-                 "evaluate needs either --data or --questions; see llampi evaluate --help");
+                 "give --data or --questions, and not both; see llampi evaluate --help");
   expect_refused("evaluate --weights w --questions q --data d",
-                 "evaluate needs either --data or --questions; see llampi evaluate --help");
+                 "give --data or --questions, and not both; see llampi evaluate --help");
   expect_refused("evaluate --weights w --data d --seq-len 8 --answers a",
                  "--answers requires --questions; remove it");
   expect_refused("evaluate --weights w --questions q --seq-len 8", "--seq-len requires --data; remove it");
@@ -396,6 +396,14 @@ TEST_F(Program, SaysWhyItCannotInspect) {
   expect_refused("inspect loop", "loop cannot be read: Too many levels of symbolic links");
   expect_refused("evaluate --weights loop --data a.h5",
                  "--weights loop cannot be read: Too many levels of symbolic links");
+}
+
+// Open MPI has one for all processes without mpirun, which fail if another one removes it while they begin.
+TEST_F(Program, AProcessByItselfHasNoSessionDirectory) {
+  const Ending ending =
+      shell(folder_.path(), "TMPDIR=/proc/none " LLAMPI_PROGRAM " evaluate --weights x --data a.h5");
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_THAT(ending.err, StartsWith("llampi: --weights x: no such file or folder"));
 }
 
 TEST_F(Program, RefusesToInspectWhatIsNone) {
