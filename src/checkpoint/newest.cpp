@@ -45,7 +45,7 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files
   }
   throw_user_error(
       "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move {} away "
-      "(and metrics.jsonl, to keep it) to start from the beginning",
+      "to start from the beginning",
       run_dir, fmt::join(names, ", "), find(refused, files.back())->reason, fmt::join(folders, " and "));
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -17,17 +18,11 @@ namespace {
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
-/// A step has one line of its training, and one of an evaluation.
-struct LineKey {
-  std::int64_t step = 0;
-  bool is_training = false;
-
-  auto operator<=>(const LineKey&) const = default;
-};
+/// Its step, and whether it is one of training: a step has one such line, and one of an evaluation.
+using LineKey = std::pair<std::int64_t, bool>;
 
 struct Kept {
   std::string lines;
-  std::set<LineKey> keys;
   std::int64_t last_trained = -1;    ///< step of the last line, if it is one of training
   std::int64_t malformed = 0;        ///< lines with others after them
   std::int64_t first_malformed = 0;  ///< its number in the file, from 1
@@ -40,8 +35,8 @@ std::string text_of(const std::filesystem::path& file) {
   return io::read_whole(file);
 }
 
-/// The lines of steps up to `last_step`, without those that are among `others`.
-Kept kept_lines(std::string_view text, std::int64_t last_step, const std::set<LineKey>& others = {}) {
+/// The lines of steps up to `last_step`. @param known where it is given: without those that are in it; those that are kept are added
+Kept kept_lines(std::string_view text, std::int64_t last_step, std::set<LineKey>* known = nullptr) {
   Kept kept;
   std::int64_t number = 0;
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
@@ -57,10 +52,9 @@ Kept kept_lines(std::string_view text, std::int64_t last_step, const std::set<Li
     const auto step = json["step"].get<std::int64_t>();
     if (step > last_step) continue;
     const LineKey key{step, json.contains("loss")};
-    if (others.contains(key)) continue;
+    if (known != nullptr && !known->insert(key).second) continue;
     kept.lines.append(line).append("\n");
-    kept.keys.insert(key);
-    kept.last_trained = key.is_training ? step : -1;
+    kept.last_trained = key.second ? step : -1;
   }
   return kept;  // without what has no line end, which is torn
 }
@@ -125,8 +119,9 @@ void MetricsFile::restore(const std::filesystem::path& fallback, std::int64_t la
   // Of a later step where the newest checkpoint there could not be continued from.
   const auto source = spilled.lower_bound(last_step);
   if (source != spilled.end()) {
-    const auto known = kept_lines(text_of(path_), last_step).keys;
-    const Kept lacking = kept_lines(text_of(source->second), last_step, known);
+    std::set<LineKey> known;
+    kept_lines(text_of(path_), last_step, &known);
+    const Kept lacking = kept_lines(text_of(source->second), last_step, &known);
     if (!lacking.lines.empty()) {
       static_cast<void>(append(lacking.lines));
       last_trained_ = lacking.last_trained;

@@ -10,6 +10,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/run_text.hpp"
+#include "train/spilled_metrics.hpp"
 
 namespace llampi::train {
 namespace {
@@ -122,7 +123,12 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   fs::remove(probe, ignored);
   if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   const fs::path metrics = folder_ / "metrics.jsonl";
-  if (last_step == 0) keep_metrics_of_lost_run(metrics, log);
+  if (last_step == 0) {
+    keep_metrics_of_lost_run(metrics, log);
+    // Of an earlier run too, to which those that go there now would be added.
+    for (const auto& spilled : list_spilled_metrics(fallback))
+      fs::rename(spilled.second, free_name(fallback, "metrics-lost-", ".jsonl"), ignored);
+  }
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
   if (!fallback.empty()) metrics_->restore(fallback, last_step, log);
   if (more.tensorboard) open_events(metrics, log);
@@ -133,8 +139,17 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
 void RunFolder::keep_metrics_of_lost_run(const fs::path& metrics, const Log& log) const {
   const auto lost = newest_saved(folder_ / "history.jsonl");
   if (!lost) return;
-  std::string kept;
   std::error_code error;
+  // As saver.cpp notes it: in this folder, or where checkpoint.fallback_dir was.
+  const bool was_here = lost->file.starts_with("checkpoints/");
+  const fs::path file = was_here ? folder_ / lost->file : fs::path(lost->file);
+  if (fs::exists(file, error)) {
+    throw_user_error(
+        "the newest checkpoint of the run in {} is {}, of step {}, which is looked for with checkpoint.fallback_dir as before; "
+        "set it, or choose another run.dir to begin again",
+        folder_.string(), file.string(), lost->step);
+  }
+  std::string kept;
   if (fs::exists(metrics, error) && !fs::is_empty(metrics, error)) {
     const fs::path aside = free_name(folder_, "metrics-lost-", ".jsonl");
     fs::rename(metrics, aside, error);
@@ -145,7 +160,7 @@ void RunFolder::keep_metrics_of_lost_run(const fs::path& metrics, const Log& log
   }
   log.warning(
       "the run begins again at step 1: its newest checkpoint, {} of step {} (saved {}), is gone, and no other one is left{}",
-      (folder_ / lost->file).string(), lost->step, utc_time(lost->time), kept);
+      file.string(), lost->step, utc_time(lost->time), kept);
 }
 
 /// Training does not depend on them.

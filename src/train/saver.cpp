@@ -170,6 +170,8 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
     });
     if (!failure) {
       tell_of_untidiness(job.tidy(run_.world));
+      if (run_.world.rank() == 0)
+        remove_spilled_metrics(run_.room.fallback(), job.state.step);  // they are synced
       break;
     }
     if (save_in_fallback(job, failure)) break;

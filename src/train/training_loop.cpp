@@ -235,7 +235,7 @@ double TrainingLoop::seconds_to_go_on(int steps, double step_seconds) const {
 void TrainingLoop::start_agreement(const Batches& next_batches, double seconds_to_go_on) {
   StepFacts own;
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
-  own.segments = device::most_segments(next_batches);
+  own.counts = device::largest_counts(next_batches);
   own.failed_ranks = failure_ || data_failure_ || save_failure_ ? 1 : 0;
   own.stop = tally_.own(seconds_to_go_on);
   if (unreported_) {
@@ -259,7 +259,7 @@ void TrainingLoop::finish_agreement() {
     const health::FlightScope scope(run_.record, {"agreement on the step"});
     of_all = agreement_.take();
   }
-  next_inputs_ = {.valid_labels = of_all.valid_labels, .segments = of_all.segments};
+  next_inputs_ = {.valid_labels = of_all.valid_labels, .counts = of_all.counts};
   some_failed_ = of_all.failed_ranks > 0;
   tally_.hear(of_all.stop);
   report_last_step(of_all);
@@ -458,8 +458,8 @@ void TrainingLoop::throw_failures() {
 /// All ranks have finished the same step, so its state is saved first, as by a stop. Collective.
 void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
   const std::string reason = message_of(failure, run_.texts.name_of);
+  run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
   report_unreported_step();
-  run_.log.warning("{}; the run ends, and saves the state of step {} before", reason, run_.state.step);
   if (const auto second = comm::common_failure([&] { save(CheckpointContent::all); }))
     run_.log.warning("{}", message_of(second, run_.texts.name_of));
   try {

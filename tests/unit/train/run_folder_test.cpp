@@ -146,6 +146,40 @@ TEST(RunFolder, KeepsTheMetricsOfARunWhoseCheckpointsAreGone) {
   }
 }
 
+TEST(RunFolder, DoesNotBeginAgainWhereTheNewestCheckpointIsElsewhere) {
+  const TemporaryFolder folder, elsewhere;
+  const std::string saved = (elsewhere / "step-00000008.h5").string(), text = "{\"step\": 1, \"loss\": 2}\n";
+  {
+    auto run = opened(folder.path(), "[run]\n");
+    run.history().append(start_json({.step = 0}, 0));
+    run.history().append(checkpoint_json(8, saved, CheckpointContent::all, 0.25, 1e9));
+  }
+  write(saved, "a checkpoint");
+  write(folder / "metrics.jsonl", text);
+  try {
+    opened(folder.path(), "[run]\n");
+    FAIL() << "it began again";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("is " + saved + ", of step 8, which is looked for with checkpoint.fallback_dir"));
+  }
+  EXPECT_EQ(io::read_whole(folder / "metrics.jsonl"), text);
+}
+
+// Of a run that was, whose lines would return to the metrics of the next one.
+TEST(RunFolder, PutsLinesElsewhereAsideWhereARunBegins) {
+  const TemporaryFolder folder, elsewhere;
+  write(elsewhere / "metrics-to-00000100.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+  const auto metrics_from = [&](std::int64_t last_step) {
+    RunFolder run(folder.path(), Log(), 0.2);
+    run.open("[run]\n", {}, last_step, Log(), elsewhere.path());
+    return io::read_whole(folder / "metrics.jsonl");
+  };
+  EXPECT_EQ(metrics_from(0), "");
+  EXPECT_TRUE(fs::exists(elsewhere / "metrics-lost-1.jsonl"));
+  EXPECT_EQ(metrics_from(50), "");
+}
+
 TEST(RunFolder, IsOneJobsAtATime) {
   const TemporaryFolder folder;
   {
