@@ -124,6 +124,7 @@ nlohmann::ordered_json to_json(const train::PreflightFigures& f) {
   return {{"product_seconds", f.product_seconds},
           {"links_between_nodes", to_json(f.links.between_nodes)},
           {"links_inside_nodes", to_json(f.links.inside_nodes)},
+          {"copy_bytes_per_second", f.copy_bytes_per_second},
           {"losses", f.losses},
           {"step_seconds", f.step_seconds},
           {"tokens_per_second", f.tokens_per_second},

@@ -12,6 +12,8 @@ namespace llampi::selfcheck {
 namespace {
 
 constexpr device::Stream kExchange = device::Stream::urgent(0, "exchange");
+constexpr device::Stream kFromHost = device::Stream::other(0, "from host"),
+                         kToHost = device::Stream::other(1, "to host");
 constexpr int kMeasurements = 3;  // at most, while something is slow
 constexpr int kRounds = 5;        // of a measurement
 
@@ -188,6 +190,31 @@ LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute,
   }
   return {measure_patiently(world, compute, between, progress, clock),
           measure_patiently(world, compute, inside, progress, clock)};
+}
+
+std::vector<double> measure_host_copies(comm::World& world, const comm::Compute& compute,
+                                        const Clock& clock) {
+  constexpr std::int64_t kBytes = std::int64_t{32} << 20;
+  device::Device& device = compute.device();
+  device::Memory on_device, on_host;
+  comm::agree(world, [&] {
+    on_device = device.allocate(2 * kBytes);
+    on_host = device.allocate_host(2 * kBytes);
+  });
+  const Tensor both{on_device.data(), DType::float32, 1, 2 * kBytes / size_of(DType::float32)};
+  const std::int64_t half = both.elements() / 2;
+  double shortest = 0;
+  for (int round = 0; round <= kRounds; ++round) {
+    world.barrier();
+    const double begin = clock();
+    device.upload(both.slice(0, half), on_host.data(), kFromHost);
+    device.download(on_host.data() + kBytes, both.slice(half, 2 * half), kToHost);
+    device.synchronize(kFromHost);
+    device.synchronize(kToHost);
+    const double now = clock() - begin;
+    if (round > 0) shortest = round == 1 ? now : std::min(shortest, now);  // the first one touches the memory
+  }
+  return comm::all_gather_value(world, static_cast<double>(kBytes) / shortest);
 }
 
 }  // namespace llampi::selfcheck

@@ -35,4 +35,9 @@ LinkSpeeds measure_links(
     comm::World& world, const comm::Compute& compute, const std::function<void()>& progress = [] {},
     const Clock& clock = steady_seconds);
 
+/// Of each rank, by rank, in each direction: bytes per second of copies between its device and page-locked memory of its host, both
+/// ways at once, while all ranks copy; the best of several. Takes 64 MiB of both memories. Collective.
+std::vector<double> measure_host_copies(comm::World& world, const comm::Compute& compute,
+                                        const Clock& clock = steady_seconds);
+
 }  // namespace llampi::selfcheck

@@ -35,9 +35,10 @@ struct PreflightCheck {
 struct PreflightFigures {
   std::vector<double> product_seconds;  ///< by rank
   selfcheck::LinkSpeeds links;
-  std::vector<double> losses;    ///< of the steps, global means
-  double step_seconds = 0;       ///< of the fastest step
-  double tokens_per_second = 0;  ///< in it, of all ranks
+  std::vector<double> copy_bytes_per_second;  ///< by rank: selfcheck::measure_host_copies(), on GPUs
+  std::vector<double> losses;                 ///< of the steps, global means
+  double step_seconds = 0;                    ///< of the fastest step
+  double tokens_per_second = 0;               ///< in it, of all ranks
   std::int64_t planned_bytes = 0, used_bytes = 0,
                resident_bytes = 0;  ///< of a rank; on GPUs resident: of all that use it
   std::int64_t checkpoint_bytes = 0;
@@ -63,7 +64,7 @@ struct PreflightOptions {
 
 /// Checks what train() with this configuration would depend on, and changes nothing: in run.dir, or where it would be made, there
 /// is only a temporary folder meanwhile. Names of checks, in this order: program, data, weights, products, links, steps,
-/// replicas, memory, room, checkpoint, saving. Collective; the result is the same on all ranks.
+/// replicas, memory, room, checkpoint, saving; of a run on GPUs that keeps something in host memory copies, too. Collective; the result is the same on all ranks.
 /// @throws UserError for what train() would refuse on all ranks
 PreflightResult preflight(comm::World& world, const Config& config, const ConfigTexts& texts,
                           const PreflightOptions& options, const Log& log);

@@ -26,6 +26,7 @@
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "train/engine_config.hpp"
+#include "train/failure_message.hpp"
 #include "train/not_finite.hpp"
 #include "train/preflight/checklist.hpp"
 #include "train/preflight/checkpoint_checks.hpp"
@@ -124,6 +125,7 @@ class Preflight {
   std::vector<device::HostBatch> batches(fsdp::StepInputs& inputs);
   bool check_replicas();
   void check_memory();
+  void measure_copies();
   void check_checkpoints(bool steps_done, bool are_equal);
 
   RunSetup run_;
@@ -133,6 +135,7 @@ class Preflight {
   std::unique_ptr<TemporaryFolder> folder_;  ///< rank 0
   fs::path folder_path_;
   PreflightFigures figures_;
+  std::string why_no_copies_;
 };
 
 PreflightResult Preflight::run() {
@@ -176,6 +179,7 @@ void Preflight::check_all() {
       figures_.product_seconds);
   run_.record.set_phase("measures links");
   check_links(list_, run_.compute, figures_.links, [this] { run_.record.act("measures links"); });
+  measure_copies();
   if (!build()) return list_.skip_the_rest();
   bool are_equal = true;
   const bool steps_done = check_steps();
@@ -186,6 +190,21 @@ void Preflight::check_all() {
   }
   check_memory();
   check_checkpoints(steps_done, are_equal);
+  const auto& options = run_.engine->options();
+  const bool keeps_on_host =
+      options.offload != fsdp::Offload{} || options.checkpointing.uses(fsdp::Checkpointing::offload);
+  if (!run_.compute.on_gpu() || !keeps_on_host) return;
+  if (!why_no_copies_.empty()) return list_.skip("copies", why_no_copies_);
+  check_copies(list_, figures_.copy_bytes_per_second);
+}
+
+/// While the GPU's memory is free; whether the run needs them is known later.
+void Preflight::measure_copies() {
+  if (!run_.compute.on_gpu()) return;
+  run_.record.set_phase("times copies between GPU and host");
+  const auto failure = comm::common_failure(
+      [&] { figures_.copy_bytes_per_second = selfcheck::measure_host_copies(run_.world, run_.compute); });
+  if (failure) why_no_copies_ = "they could not be timed: " + message_of(failure, run_.texts.name_of);
 }
 
 void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
@@ -360,8 +379,8 @@ std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
     for (const auto& batch : batches) inputs.valid_labels += batch.valid_labels;
     run_.world.sum(std::span(&inputs.valid_labels, 1));
   }
-  inputs.segments = device::most_segments(batches);
-  comm::max_members(run_.world, inputs.segments);
+  inputs.counts = device::largest_counts(batches);
+  comm::max_members(run_.world, inputs.counts);
   return batches;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/added_work.hpp"
 
 namespace llampi::train {
 namespace {
@@ -86,6 +87,30 @@ void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds&
   if (slow.empty()) return list.pass("links", fmt::format("{}", fmt::join(figures, "; ")));
   list.fail("links",
             fmt::format("{}; look at cables, ports and network settings there", fmt::join(slow, "; ")));
+}
+
+void check_copies(Checklist& list, const std::vector<double>& bytes_per_second) {
+  const double usual = selfcheck::median(bytes_per_second);
+  const auto slowest = std::min_element(bytes_per_second.begin(), bytes_per_second.end());
+  const std::string found = fmt::format("{} in each direction at once", format_rate(*slowest));
+  if (*slowest < selfcheck::kSlowLink * usual) {
+    const auto rank = static_cast<int>(slowest - bytes_per_second.begin());
+    return list.fail(
+        "copies",
+        fmt::format(
+            "{} and its GPU exchange only {}, where the median is {}; look at the PCIe link there, and "
+            "at the cores and memory that the rank is bound to",
+            list.on_host(rank), found, format_rate(usual)));
+  }
+  // An H100's choices were the fastest ones down to this part of what is counted on.
+  constexpr double kEnough = 0.85;
+  const std::string counted =
+      *slowest < kEnough * fsdp::kHostBytesPerSecond
+          ? fmt::format(
+                ", and activation.checkpointing = auto counts on {}: what it keeps in host memory may be waited for",
+                format_rate(fsdp::kHostBytesPerSecond))
+          : "";
+  list.pass("copies", fmt::format("a GPU and its host exchange at least {}{}", found, counted));
 }
 
 }  // namespace llampi::train

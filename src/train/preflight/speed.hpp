@@ -18,4 +18,7 @@ void check_products(Checklist& list, comm::Compute& compute, DType dtype, std::v
 void check_links(Checklist& list, comm::Compute& compute, selfcheck::LinkSpeeds& links,
                  const std::function<void()>& progress);
 
+/// Of a run that keeps something in host memory. @param bytes_per_second of each rank, as measured before; not empty
+void check_copies(Checklist& list, const std::vector<double>& bytes_per_second);
+
 }  // namespace llampi::train

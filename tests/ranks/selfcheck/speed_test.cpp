@@ -119,5 +119,21 @@ TEST(Speed, LinksInsideANodeAreBetweenItsRanks) {
   for (const auto& link : speeds.inside_nodes) EXPECT_GT(link.bytes_per_second, 0);
 }
 
+TEST(Speed, CopiesAreTimedOnEachRank) {
+  const double seconds = test_rank() + 1;
+  SimulatedClock clock;
+  const auto each_reading_later = [&] {
+    clock.add(seconds);
+    return clock.read()();
+  };
+  comm::Compute compute;
+  compute.mpi = &test_world();
+  compute.host = device::make_cpu_device(1);
+  const auto rates = measure_host_copies(test_world(), compute, each_reading_later);
+  ASSERT_EQ(std::ssize(rates), test_ranks());
+  for (int rank = 0; rank < test_ranks(); ++rank)
+    EXPECT_DOUBLE_EQ(rates[static_cast<std::size_t>(rank)] * (rank + 1), 32 << 20);
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -7,6 +7,8 @@
 #include "llampi/checkpoint/convert.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "support/simulated_nodes.hpp"
+#include "train/preflight/checklist.hpp"
+#include "train/preflight/speed.hpp"
 
 namespace llampi::test {
 namespace {
@@ -89,6 +91,31 @@ TEST_F(Preflight, FindsNothingWrongAndLeavesNothing) {
     EXPECT_EQ(figures.planned_bytes, figures.used_bytes);
     expect_unchanged();
   }
+}
+
+TEST_F(Preflight, NamesTheRankWhoseCopiesAreSlow) {
+  const ConfigError::Naming as_they_are;
+  Checklist list(world(), {}, as_they_are);
+  check_copies(list, {43e9, 50e9, 37e9});
+  check_copies(list, {22e9, 22e9});
+  check_copies(list, {30e9, 50e9, 70e9});
+  check_copies(list, {24e9, 50e9, 50e9});
+  EXPECT_EQ(list.checks()[0].verdict, Verdict::pass);
+  EXPECT_EQ(list.checks()[0].text,
+            "a GPU and its host exchange at least 34.46 GiB/s in each direction at once");
+  // As fast as PCIe 4 is: no fault, and no reason to refuse the run.
+  EXPECT_EQ(list.checks()[1].verdict, Verdict::pass);
+  EXPECT_EQ(
+      list.checks()[1].text,
+      "a GPU and its host exchange at least 20.49 GiB/s in each direction at once, and activation.checkpointing = auto "
+      "counts on 40.05 GiB/s: what it keeps in host memory may be waited for");
+  EXPECT_EQ(list.checks()[2].verdict, Verdict::pass);
+  EXPECT_EQ(list.checks()[3].verdict, Verdict::fail);
+  EXPECT_THAT(
+      list.checks()[3].text,
+      ::testing::StartsWith(
+          rank_on_host(0) +
+          " and its GPU exchange only 22.35 GiB/s in each direction at once, where the median is 46.57 GiB/s"));
 }
 
 TEST_F(Preflight, LeavesARunAsItWasAndStartsFromItsCheckpoint) {
