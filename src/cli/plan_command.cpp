@@ -280,7 +280,7 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
 /// Whether deterministic attention of whole sequences would be cuDNN's, if memory were left for it.
 bool lacks_workspace(const train::Config& config, const train::RunShape& shape, const train::CompiledRun& run,
                      const plan::PlanReport& report) {
-  const bool needs = report.on_gpu() && report.knows_memory() &&
+  const bool needs = report.on_gpu() && report.knows_memory() && report.fits() &&
                      device::deterministic_attention_keeps_dp(shape.gpu_major) && config.run.deterministic &&
                      config.run.attention != device::GpuAttention::native &&
                      report.precision.compute != DType::float32;

@@ -18,6 +18,7 @@ constexpr double kFlopsOfALinkByte = 16'000;  ///< 15'930
 
 constexpr double kFp8Speed = 1.75;          ///< of matrices in 8 bits: 340 ms of a step instead of 595
 constexpr double kAttentionBackward = 2.5;  ///< products of its backward pass for each of the forward pass
+constexpr double kMemoryBackward = 1.7;     ///< likewise, bytes of SwiGLU: 5 of 3; of a norm somewhat fewer
 
 /// Whether so many floating-point operations take as long as a byte does at this rate, within 1 %.
 constexpr bool take_as_long(double flops, double bytes_per_second) {
@@ -52,16 +53,17 @@ double bytes_beside_products(const model::LayerSpec& spec) {
   return bytes;
 }
 
-/// As AddedFlops counts time: with attention, and FP8 at its speed.
+/// As AddedFlops counts time: with attention, norms and activation functions, and FP8 at its speed.
 std::vector<LayerFlops> times_of_layers(const model::Model& model, const EngineOptions& options,
                                         const CompiledModel& compiled) {
   auto layers = flops_of_layers(model, options, compiled);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& spec = compiled.specs[i];
     const double attention = attention_flops(spec, options.batch),
+                 memory = kFlopsOfAMemoryByte * bytes_beside_products(spec),
                  speed = spec.fp8_weights.empty() ? 1 : kFp8Speed;
-    layers[i] = {layers[i].forward / speed + attention,
-                 layers[i].backward / speed + kAttentionBackward * attention};
+    layers[i] = {layers[i].forward / speed + attention + memory,
+                 layers[i].backward / speed + kAttentionBackward * attention + kMemoryBackward * memory};
   }
   return layers;
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <iterator>
 #include <utility>
@@ -78,9 +79,15 @@ Change without_what_does_not_go_with(EngineOptions options, OptionValue value,
 Changes other_changes(const EngineOptions& options, bool in_fp8) {
   Changes changes;
   if (!options.training) return changes;
-  if (options.checkpointing != Checkpointing::full) {
-    changes.push_back({{{"checkpointing", word_of(Checkpointing::full)}},
-                       [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
+  // Each keeps less than those before it, on the device and the host together.
+  using enum Checkpointing;
+  constexpr std::array kLevels = {none, offload, selective, feed_forward, full};
+  const auto now =
+      std::ranges::find_if(kLevels, [&](auto level) { return options.checkpointing.uses(level); });
+  for (const Checkpointing level : {selective, feed_forward, full}) {  // the cheapest first
+    if (std::ranges::find(kLevels, level) <= now) continue;
+    changes.push_back(
+        {{{"checkpointing", word_of(level)}}, [level](EngineOptions& o) { o.checkpointing = level; }});
   }
   if (!options.offload.optimizer) {
     changes.push_back(

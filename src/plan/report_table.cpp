@@ -308,12 +308,15 @@ std::string describe_choices(const PlanReport& r) {
   }
   const bool offloads_saved = r.checkpointing.uses(fsdp::Checkpointing::offload);
   if (r.offloads_residuals || offloads_saved) {
-    text += fmt::format(
-        "in host memory between forward and backward pass: {}{}{}; at most {:.1f} % more time, waiting for copies\n",
-        r.offloads_residuals ? "residuals (activation.offload)" : "",
-        r.offloads_residuals && offloads_saved ? ", " : "",
-        offloads_saved ? "what feed-forward networks save (activation.checkpointing)" : "",
-        100 * r.added.waiting_part());
+    text += fmt::format("in host memory between forward and backward pass: {}{}{}{}\n",
+                        r.offloads_residuals ? "residuals (activation.offload)" : "",
+                        r.offloads_residuals && offloads_saved ? ", " : "",
+                        offloads_saved ? "what feed-forward networks save (activation.checkpointing)" : "",
+                        // A CPU copies within one memory, for which the figures of links say nothing.
+                        r.on_gpu()
+                            ? fmt::format("; at most {:.1f} % more time, waiting for copies at {:.0f} GB/s",
+                                          100 * r.added.waiting_part(), fsdp::kHostBytesPerSecond / 1e9)
+                            : "");
   }
   if (r.attention_lacks_workspace)
     text +=
