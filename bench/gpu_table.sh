@@ -166,6 +166,9 @@ measure_what_verdicts_need() {
 # ---- the rest ----
 measure_the_rest() {
     if $of_8b; then
+        # What auto decides between at the longest: whether copies that it chose take no time, and what their alternative takes.
+        run --seq-len "$longest" --layers 32 --checkpointing "feed_forward 8, selective" --offload residuals --micro-batch auto "${narrow[@]}" "${short[@]}"
+        run "${small[@]}" --seq-len 4096 "${narrow[@]}" --labels 0.5 "${short[@]}" # as of chats
         run "${small[@]}" --seq-len 8192 "${narrow[@]}"
         beside_torch
         run "${small[@]}" --seq-len 4096 "${narrow[@]}"

@@ -74,6 +74,7 @@ bool as_it_comes(const json& row, const Variant& variant = {}) {
   return is_system(row, "llampi") && row.value("deterministic", true) == variant.deterministic &&
          is(row, "attention", "auto") && row.value("graph", true) && is(row, "state", "bfloat16") &&
          is(row, "gradient", "bfloat16") && row.value("tuning", "auto") != "off" &&
+         row.value("offload", "none") == "none" && row.value("labels", 1.0) == 1 &&
          (row.value("logits_workspace", -1) >= 0) == variant.logits_in_chunks;
 }
 

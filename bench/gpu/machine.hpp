@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/options.hpp"
+#include "llampi/comm/binding.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
@@ -14,6 +15,7 @@
 namespace llampi::bench {
 
 struct Machine {
+  comm::Binding binding;                 ///< to cores near the GPU, as a run has it
   std::unique_ptr<device::Device> host;  ///< computes in host memory
   std::unique_ptr<device::Device> gpu;   ///< null on CPUs
   std::unique_ptr<comm::World> gpu_world;

@@ -44,6 +44,10 @@ po::options_description describe(Options& o) {
       "given, or auto: the tokens of the step in micro-batches as train.micro_batch = auto chooses");
   add("documents", value(o.documents), "of a sequence, which do not see each other; MFU counts whole ones");
   add("checkpointing", value(o.checkpointing), "as activation.checkpointing; auto: what fits");
+  add("offload", value(o.offload),
+      "as activation.offload: none (with --checkpointing auto, what fits) or residuals");
+  add("labels", value(o.labels),
+      "share of the tokens that have a label, above 0 and at most 1; MFU counts all");
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
   add("product", value(o.product), "products of blocks, as fsdp.product_dtype: auto or fp8");
@@ -85,6 +89,10 @@ void require_one_of(const char* name, const std::string& word, std::initializer_
 
 void check(const Options& o) {
   require_one_of("device", o.device, {"cuda", "cpu"});
+  if (o.offload != "none" && o.offload != "residuals")
+    throw_user_error("--offload {}: use none or residuals", o.offload);
+  if (!(o.labels > 0 && o.labels <= 1))
+    throw_user_error("--labels {}: use a number above 0, at most 1", o.labels);
   if (o.checkpointing != "auto" && !fsdp::parse_checkpointing(o.checkpointing))
     throw_user_error("--checkpointing {}: use what activation.checkpointing takes", o.checkpointing);
   require_one_of("micro-batch", o.micro_batch, {"given", "auto"});

@@ -32,10 +32,13 @@ struct Options {
   std::string micro_batch = "given";
   std::int64_t documents = 1;          ///< of a sequence, which do not see each other
   std::string checkpointing = "none";  ///< as activation.checkpointing
-  std::string state = "bfloat16";      ///< master parameters and moments: bfloat16 or float32
-  std::string gradient = "float32";    ///< sharded gradients: float32 or bfloat16
-  std::string product = "auto";        ///< as fsdp.product_dtype: auto or fp8
-  std::string attention = "auto";      ///< auto, cudnn, native
+  std::string offload =
+      "none";  ///< residuals: in host memory whatever fits; none: where `checkpointing` is auto and needs it
+  double labels = 1;                 ///< share of the tokens that have a label
+  std::string state = "bfloat16";    ///< master parameters and moments: bfloat16 or float32
+  std::string gradient = "float32";  ///< sharded gradients: float32 or bfloat16
+  std::string product = "auto";      ///< as fsdp.product_dtype: auto or fp8
+  std::string attention = "auto";    ///< auto, cudnn, native
   bool deterministic = true;
   std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
   std::int64_t logits_workspace = -1;     ///< MiB, as run.logits_workspace; -1: auto

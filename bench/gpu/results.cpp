@@ -135,6 +135,8 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"divides", o.micro_batch == "chosen"},
               {"documents", o.documents},
               {"checkpointing", o.checkpointing},
+              {"offload", o.offload},
+              {"labels", o.labels},
               {"state", o.state},
               {"gradient", o.gradient},
               {"product", o.product},

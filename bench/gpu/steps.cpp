@@ -26,6 +26,7 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
   fsdp::EngineOptions options;
   options.batch = {o.tokens / o.seq_len, o.seq_len};
   options.micro_batches = o.micro_batches;
+  options.offload.residuals = o.offload == "residuals";
   options.checkpointing = fsdp::parse_checkpointing(o.checkpointing).value_or(fsdp::Checkpointing::none);
   if (machine.gpu) {
     options.precision.param = options.precision.compute = DType::bfloat16;
@@ -85,10 +86,13 @@ device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
   for (std::int64_t t = 0; t < o.tokens; ++t) {
     const auto i = static_cast<std::size_t>(t);
     batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % vocabulary);
-    batch.labels()[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % vocabulary);
+    // As a chat has them: an answer after its question.
+    const bool has_label =
+        static_cast<double>(t % o.seq_len) >= (1 - o.labels) * static_cast<double>(o.seq_len);
+    batch.labels()[i] = has_label ? static_cast<std::int32_t>(random.bits(2 * i + 1) % vocabulary) : -1;
+    batch.valid_labels += has_label ? 1 : 0;
   }
   batch.cut_into_segments(o.seq_len / o.documents);
-  batch.valid_labels = o.tokens;
   return batch;
 }
 
@@ -132,7 +136,7 @@ class Training {
     result_ = engine_.step(batches, {.learning_rate = 1e-5,
                                      .optimizer_step = steps_,
                                      .valid_labels = tokens * world_.size(),
-                                     .segments = device::most_segments(batches)});
+                                     .counts = device::largest_counts(batches)});
     const double seconds = now() - begin;  // step() has waited for the device
     result_.loss_sum /= static_cast<double>(tokens);
     return seconds;
@@ -151,7 +155,7 @@ class Training {
     autotuner->adopt(known);
     const double begin = now();
     autotuner->measure(true);
-    engine_.rehearse();
+    engine_.rehearse(options_.labels < 1);
     autotuner->measure(false);
     tuning_seconds_ = now() - begin;
     if (world_.rank() == 0) write_choices(options_.choices, known, autotuner->choices());

@@ -51,6 +51,12 @@ std::string name_of(const json& row) {
   };
   if (hidden_of(row) != kUsualHidden) name += fmt::format(", hidden {}", hidden_of(row));
   unless("checkpointing", "none", "checkpointing ");
+  if (row.value("checkpointing", "") == "auto" && row.contains("recomputed"))
+    name += fmt::format(" ({}{})", row["recomputed"].get<std::string>(),
+                        row.value("offload_residuals", false) ? "; residuals in host memory" : "");
+  unless("offload", "none", "offload ");
+  if (const double labels = row.value("labels", 1.0); labels < 1)
+    name += fmt::format(", labels for {:.0f} % of the tokens", 100 * labels);
   unless("state", "bfloat16", "state ");
   unless("gradient", "float32", "gradients ");
   unless("product", "auto", "products in ");

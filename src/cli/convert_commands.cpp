@@ -56,7 +56,7 @@ std::vector<Option> options_of(ExportArguments& a) {
       {"output", &a.output, "folder to write, created if missing", {.name = "FOLDER"}},
       {"adapter",
        &a.adapter,
-       "write the adapters of a run with lora.rank alone: adapter_model.safetensors, adapter_config.json, chat_template.jinja",
+       "write the adapters of a run with lora.rank alone: adapter_model.safetensors, adapter_config.json, and chat_template.jinja if the data have a chat template",
        {},
        true},
       {"base",

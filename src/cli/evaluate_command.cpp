@@ -113,7 +113,7 @@ EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "evaluate", "weights");
   if (request.data.empty() == request.questions.empty())
-    throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
+    throw_user_error("give --data or --questions, and not both; see llampi evaluate --help");
   const bool asks = request.data.empty();
   refuse_options_of_the_other(request, asks);
   if (request.asking.overwrite && request.answers.empty())

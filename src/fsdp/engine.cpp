@@ -180,17 +180,17 @@ struct Engine::Impl {
     stale = true;
   }
 
-  /// All ranks must choose alike between replay and issue. They do: `segments` is agreed, and observers and snapshots are the
+  /// All ranks must choose alike between replay and issue. They do: `agreed` is, and observers and snapshots are the
   /// same on all ranks. Returns false if the step was aborted.
-  bool run_step(std::span<const device::HostBatch> micro_batches, SegmentCounts segments) {
-    const SegmentCounts own = device::most_segments(micro_batches);
-    if (segments == SegmentCounts{}) {
+  bool run_step(std::span<const device::HostBatch> micro_batches, BatchCounts agreed) {
+    const BatchCounts own = device::largest_counts(micro_batches);
+    if (agreed == BatchCounts{}) {
       require(world.size() == 1 || !device.sizes().stages_inputs(),
               "a step of several ranks without the documents that they have agreed on");
-      segments = own;
+      agreed = own;
     }
-    require(segments.are_enough_for(own), "a step of more documents than the ranks have agreed on");
-    const SegmentCounts counts = rounded_counts.of(segments, options.batch);
+    require(agreed.are_enough_for(own), "a step of more documents or labels than the ranks have agreed on");
+    const BatchCounts counts = rounded_counts.of(agreed, options.batch);
     const auto placed = place_inputs(compiled.step, arenas, micro_batches, counts);
     refresh();
     const bool replays =
@@ -254,7 +254,7 @@ Engine::~Engine() {
   }
 }
 
-void Engine::rehearse() {
+void Engine::rehearse(bool few_labels) {
   const auto& options = impl_->options;
   const health::FlightPhase phase(record(), "rehearses a step");
   const RandomStream random(options.seed, "rehearsal");
@@ -267,8 +267,13 @@ void Engine::rehearse() {
 
   initialise(options.seed);
   const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
-  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .segments = batch.counts()});
+  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .counts = batch.counts()});
   evaluate(batch);
+  for (int quarters = 1; few_labels && quarters < 4; ++quarters) {
+    batch.valid_labels = batch.token_count() * quarters / 4;
+    for (const BoundProgram* program : {&impl_->step, &impl_->evaluation})
+      prepare_layers(impl_->context, *program, batch.counts());
+  }
   impl_->start_anew();
 }
 
@@ -292,7 +297,7 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
       {.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
        .loss_scale = inputs.loss_scale,
        .update = optim::scalars_of_update(options.adamw, inputs.optimizer_step, inputs.learning_rate)});
-  const bool complete = impl_->run_step(micro_batches, inputs.segments);
+  const bool complete = impl_->run_step(micro_batches, inputs.counts);
   optim::StepScalars& scalars = impl_->read_scalars();
   record().end_step();
   const double* const losses = optim::loss_sums_of(&scalars);

@@ -74,7 +74,7 @@ class Training {
     engine_.step(batches, {.learning_rate = kLearningRate,
                            .optimizer_step = steps_,
                            .valid_labels = static_cast<std::int64_t>(tokens()),
-                           .segments = device::most_segments(batches)});
+                           .counts = device::largest_counts(batches)});
     return comm::max_over_ranks(bench_.world, steady_seconds() - begin);
   }
   double shortest_step() {

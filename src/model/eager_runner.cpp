@@ -166,7 +166,7 @@ void EagerRunner::upload(const device::HostBatch& batch, double inverse_tokens) 
   device_.upload(host_batch_, batch.values().data(), device::Stream::compute);
   device_.upload(loss_scalars_, &scalars, device::Stream::compute);
   device_.synchronize(device::Stream::compute);
-  batch_ = device::HostBatch::view_of(host_batch_, batch.segments, 0, batch.lengths());
+  batch_ = device::HostBatch::view_of(host_batch_, batch.counts());
   cast_fp8_weights();
 }
 

@@ -53,7 +53,8 @@ class LossLayer final : public Layer {
                                                     .weight = head,
                                                     .loss_sum = c.loss_sum,
                                                     .workspace = workspace,
-                                                    .logits_bytes = c.logits_bytes});
+                                                    .logits_bytes = c.logits_bytes,
+                                                    .valid_labels = c.batch.valid_labels});
   }
 
   void backward(LayerContext& c) const override {
@@ -72,7 +73,8 @@ class LossLayer final : public Layer {
                                                             .dweight = dhead,
                                                             .accumulate_dweight = add_head,
                                                             .workspace = workspace,
-                                                            .logits_bytes = c.logits_bytes});
+                                                            .logits_bytes = c.logits_bytes,
+                                                            .valid_labels = c.batch.valid_labels});
     run_norm_backward(c, dnormed, inverse_rms, Accumulate::no, workspace);
   }
 

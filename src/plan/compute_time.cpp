@@ -101,15 +101,15 @@ class Counter {
   void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
   void operator()(const op::LinearCrossEntropy& o) {
     head(o, 1);
-    logits(o.x, o.weight, 1);
+    logits(o.weight, rows_of_head(o), 1);
   }
   void operator()(const op::LinearCrossEntropyBackward& o) {
     head(o, o.dweight ? 3 : 2);
-    logits(o.x, o.weight, 2);
+    logits(o.weight, rows_of_head(o), 2);
     added_to(o.dweight, o.accumulate_dweight);
     // Each chunk of rows but the first adds to the gradient of the weight.
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
-    const auto chunks = ceil_div(o.x.rows, rows);
+    const auto chunks = ceil_div(rows_of_head(o), rows);
     for (std::int64_t chunk = 1; o.dweight && chunk < chunks; ++chunk) bytes({o.dweight, o.dweight});
   }
   void operator()(const op::Fp8Product& o) {
@@ -199,11 +199,17 @@ class Counter {
   void head(const Loss& o, double products) {
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
     product(o.x.dtype, rows, o.weight.rows, o.x.cols,
-            products * static_cast<double>(o.x.rows) / static_cast<double>(rows));
+            products * static_cast<double>(rows_of_head(o)) / static_cast<double>(rows));
   }
-  void logits(const Tensor& x, const Tensor& weight, double times) {
-    amounts[Term::memory_bytes] += times * static_cast<double>(x.rows) * static_cast<double>(weight.rows) *
-                                   static_cast<double>(size_of(x.dtype));
+  /// Of which logits are computed: those with a label, if they are counted.
+  template <class Loss>
+  static std::int64_t rows_of_head(const Loss& o) {
+    return o.valid_labels > 0 ? o.valid_labels : o.x.rows;
+  }
+  /// In the dtype of the weight.
+  void logits(const Tensor& weight, std::int64_t rows, double times) {
+    amounts[Term::memory_bytes] += times * static_cast<double>(rows) * static_cast<double>(weight.rows) *
+                                   static_cast<double>(size_of(weight.dtype));
   }
   /// Query and key heads, read and written; value heads too where they change or move.
   void rotation(const Tensor& qkv, device::AttentionShape shape, const op::QkvTransform& transform) {
@@ -318,7 +324,7 @@ class StepCounter {
 
   void layer(const fsdp::Action& action, CountingOperations& device) const {
     const device::Batch batch =
-        device::HostBatch::view_of(first(action, fsdp::Slot::batch), options_.batch.sequences);
+        device::HostBatch::view_of(first(action, fsdp::Slot::batch), {options_.batch.sequences});
     std::vector<Tensor> tensors;
     for (const auto& operand : action.operands) tensors.push_back(tensor(operand));
     optim::StepScalars scalars;

@@ -18,6 +18,10 @@ bool Inputs::packs_documents() const {
   return batch_options.document_mask && (has_several(train_file) || has_several(eval_file));
 }
 
+bool Inputs::has_loss_mask() const {
+  return train_file->has_loss_mask() || (eval_file && eval_file->has_loss_mask());
+}
+
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
   std::error_code ignored;
   const std::string hub = checkpoint::hub_advice(c.model.config);

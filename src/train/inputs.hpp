@@ -26,6 +26,8 @@ struct Inputs {
 
   /// Whether sequences can consist of several documents that do not see each other.
   bool packs_documents() const;
+  /// Whether tokens of a document can have no label.
+  bool has_loss_mask() const;
 };
 
 /// What checkpoints of the run say of adapters and their base: CheckpointTexts::adapter; empty where there are none.

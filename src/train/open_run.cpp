@@ -175,9 +175,9 @@ std::optional<Outcome> open_run(OpenRun& run) {
   run.open_compute();
   run.build_engine();
   look_for_room(run);
-  const TunedRun choices =
-      make_choices(run.world, *run.engine, run.compute.device(),
-                   choice_sources(run.config, run.start.checkpoint), run.config, run.log);
+  const TunedRun choices = make_choices(run.world, *run.engine, run.compute.device(),
+                                        choice_sources(run.config, run.start.checkpoint), run.config,
+                                        run.inputs.has_loss_mask(), run.log);
   prepare_for_documents(run);
 
   const std::int64_t saved_step = fill_engine(run);

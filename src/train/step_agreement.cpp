@@ -20,7 +20,7 @@ void visit_sums(StepFacts& facts, const auto& visit) {
 }
 
 void visit_maxima(StepFacts& facts, const auto& visit) {
-  std::apply([&](auto&... counts) { (visit(counts), ...); }, facts.segments.members());
+  std::apply([&](auto&... counts) { (visit(counts), ...); }, facts.counts.members());
   visit(facts.step_microseconds);
   visit(facts.busiest.number);
   visit(facts.memory_bytes);

@@ -36,7 +36,7 @@ struct StepFacts {
   device::Fp8Counts fp8;
   // the most of any rank
   std::int64_t step_microseconds = 0;  ///< of the step before this one
-  device::SegmentCounts segments;      ///< of the batch of the step after this one
+  device::BatchCounts counts;          ///< of the batch of the step after this one
   RankTime busiest = {};               ///< of busy_microseconds
   std::int64_t memory_bytes = 0;       ///< in use: RunReport::memory_bytes()
   std::int64_t gpu_process = 0;        ///< bytes, RunReport::gpu_process_bytes()

@@ -134,7 +134,7 @@ fs::path choices_in_cache(const std::string& gpu) {
   return cache / "llampi" / ("tuning-" + name + ".json");
 }
 
-std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks) {
+std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks, bool few_labels) {
   const fsdp::CompiledModel& compiled = engine.compiled();
   std::string programs;
   for (const fsdp::Program* program : {&compiled.step, &compiled.evaluation}) {
@@ -144,10 +144,10 @@ std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks
   }
   const fsdp::EngineOptions& options = engine.options();
   return fmt::format(
-      "{:.2f} billion parameters, {} x {} tokens, {}, {} over {} {}{}{}{}, program {:08x}",
+      "{:.2f} billion parameters, {} x {} tokens{}, {}, {} over {} {}{}{}{}, program {:08x}",
       static_cast<double>(engine.model().parameter_elements()) / 1e9, options.batch.sequences,
-      options.batch.seq_len, to_string(options.precision.compute), word_of(options.strategy), ranks,
-      ranks == 1 ? "rank" : "ranks", config.run.tf32 ? ", tf32" : "",
+      options.batch.seq_len, few_labels ? ", loss mask" : "", to_string(options.precision.compute),
+      word_of(options.strategy), ranks, ranks == 1 ? "rank" : "ranks", config.run.tf32 ? ", tf32" : "",
       config.run.deterministic ? "" : ", any order",
       config.fsdp.product_sms > 0 ? fmt::format(", {} multiprocessors", config.fsdp.product_sms) : "",
       io::crc32_of(std::as_bytes(std::span(programs))));
@@ -163,14 +163,14 @@ ChoiceSources choice_sources(const Config& config, const fs::path& checkpoint) {
 }
 
 TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                      const ChoiceSources& sources, const Config& config, const Log& log) {
+                      const ChoiceSources& sources, const Config& config, bool few_labels, const Log& log) {
   TuningCache given;
   if (sources.tuning.mode ==
       TuningMode::Mode::file)  // wherever it computes: a file that cannot be read is refused
     comm::on_rank_0(world, [&] { given = read_choices(sources.tuning.file, true, log); });
   device::Autotuner* const autotuner = device.autotuner();
   if (autotuner == nullptr) return {};
-  const std::string gpu = autotuner->key(), run = run_name(config, engine, world.size());
+  const std::string gpu = autotuner->key(), run = run_name(config, engine, world.size(), few_labels);
   const bool may_time = sources.tuning.mode != TuningMode::Mode::off;
   const std::string unequal = unequal_gpus(world, gpu);
   if (may_time && !unequal.empty())
@@ -199,7 +199,7 @@ TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& 
   const device::AlgorithmChoices known = std::move(choices.products);
   // On one rank: the others wait for it, so that nothing else runs on its GPU meanwhile.
   if (world.rank() == 0) autotuner->measure(true);
-  engine.rehearse();
+  engine.rehearse(few_labels);
   autotuner->measure(false);
   report_choices(device, log);
   choices.products = from_rank_0([&] { return autotuner->choices(); });

@@ -44,7 +44,7 @@ std::filesystem::path choices_in_cache(const std::string& gpu);
 
 /// All that its products depend on beside the GPU: a few words for people, and a checksum of the programs that
 /// the engine has compiled.
-std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks);
+std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks, bool few_labels);
 
 struct ChoiceSources {
   /// Of the checkpoint to continue from, the first that exists; none: it is no run that continues.
@@ -64,10 +64,11 @@ struct TunedRun {
 /// and of the cache, in this order; what these do not have, rank 0 measures in a rehearsal, and the cache then
 /// keeps it if it can be written. With run.tuning = off those of the checkpoint's folder alone, and nothing is
 /// measured. Before the engine has its state. Collective.
+/// @param few_labels whether micro-batches can have tokens without a label: see Engine::rehearse()
 /// @return the choices that are made; none where the device has none, or none are known and run.tuning = off
 /// @throws UserError if the ranks' GPUs differ (unless off), or run.tuning = FILE cannot be read
 TunedRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                      const ChoiceSources& sources, const Config& config, const Log& log);
+                      const ChoiceSources& sources, const Config& config, bool few_labels, const Log& log);
 
 /// Adds them to the file, which is replaced as a whole. What was in it of other GPUs and runs stays.
 /// @throws Error if it cannot be written

@@ -346,6 +346,36 @@ TEST_F(GpuOperations, HeadIsLikeTheReferenceInChunksOfAnySize) {
   expect_like_reference(in_chunks(kTile + 3, kTile * row, 2), kNarrow);
 }
 
+// Those that have a label are packed: as many as are counted, of which some may not be there; in chunks too.
+TEST_F(GpuOperations, HeadOfFewLabelsIsLikeTheReference) {
+  const std::int64_t row = (one_segment(1).vocabulary * 2 + 127) / 128 * 128;  // bytes, in 16 bits
+  for (const std::int32_t tokens : {23, 130, 300}) {
+    Layout layout = one_segment(tokens);
+    for (const std::int64_t every : {0, 2, 7, 1000}) {
+      layout.label_every = every;
+      for (const std::int64_t more : {0, 3}) {
+        const std::int64_t counted = std::max<std::int64_t>(layout.valid_labels() + more, 1);
+        SCOPED_TRACE(fmt::format("{} of {} tokens counted as {}", layout.valid_labels(), tokens, counted));
+        expect_like_reference(linear_cross_entropy(layout, 40, device::kLogitsBytes, counted));
+        OperationCase op = linear_cross_entropy(layout, 37, 128 * row, counted);
+        op.roundings += 2;  // of three chunks
+        expect_like_reference(op);
+      }
+    }
+  }
+}
+
+TEST_F(GpuOperations, MoreLabelsThanCountedShowInTheLoss) {
+  const Layout layout = one_segment(23);
+  for (const DType dtype : kGpuTypes) {
+    Session s(device(), dtype);
+    const OperationCase op =
+        linear_cross_entropy(layout, 40, device::kLogitsBytes, layout.valid_labels() - 1);
+    EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
+    EXPECT_TRUE(std::isnan(op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no).back().data[0]));
+  }
+}
+
 // On a GPU nearly 2^31 of them, 4 GB: no algorithm that is chosen may count bytes in 32 bits.
 TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
   const bool emulated = sums_are_float32();

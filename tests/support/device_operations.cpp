@@ -567,7 +567,8 @@ OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
   return result;
 }
 
-OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden, std::int64_t logits_bytes) {
+OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden, std::int64_t logits_bytes,
+                                   std::int64_t valid_labels) {
   const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
   OperationCase result;
   result.name = "linear_cross_entropy";
@@ -585,7 +586,8 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden, st
                                                   .weight = s.upload(in[1]),
                                                   .loss_sum = loss.get(),
                                                   .workspace = scratch,
-                                                  .logits_bytes = logits_bytes});
+                                                  .logits_bytes = logits_bytes,
+                                                  .valid_labels = valid_labels});
     return Inputs{scalar(loss.read())};
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
@@ -602,7 +604,8 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden, st
                                                           .dweight = dw,
                                                           .accumulate_dweight = accumulate,
                                                           .workspace = scratch,
-                                                          .logits_bytes = logits_bytes});
+                                                          .logits_bytes = logits_bytes,
+                                                          .valid_labels = valid_labels});
     return Inputs{s.download(dx), s.download(dw), scalar(loss.read())};
   };
   return result;

@@ -58,8 +58,10 @@ OperationCase adapters(Adapted adapted, const Layout& layout, std::int64_t rank,
 /// Of gate_up, whose gradient is written over it.
 OperationCase swiglu(std::int64_t tokens, std::int64_t width);
 /// dy is [1, 1]: the gradient of the loss, which inverse_tokens is.
+/// @param valid_labels as in the operations
 OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden,
-                                   std::int64_t logits_bytes = device::kLogitsBytes);
+                                   std::int64_t logits_bytes = device::kLogitsBytes,
+                                   std::int64_t valid_labels = 0);
 /// Embedding, then the head with the same table: its gradient is the sum of both, in one buffer.
 OperationCase tied_head(const Layout& layout, std::int64_t hidden);
 /// No gradient.

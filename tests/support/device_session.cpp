@@ -44,6 +44,15 @@ std::int64_t Layout::tokens() const {
 }
 std::int64_t Layout::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 
+bool Layout::has_label(std::int64_t token) const {
+  return label_every == 0 ? token % 5 != 3 : token % label_every == label_every - 1;
+}
+std::int64_t Layout::valid_labels() const {
+  std::int64_t count = 0;
+  for (std::int64_t t = 0; t < tokens(); ++t) count += has_label(t) ? 1 : 0;
+  return count;
+}
+
 Layout one_segment(std::int32_t tokens) { return {"one segment", {tokens}}; }
 
 Layout single_tokens(std::int32_t tokens) {
@@ -135,7 +144,7 @@ device::Batch Session::batch(const Layout& layout) {
   std::vector<std::int32_t> tokens, labels, positions, offsets{0};
   for (std::int64_t t = 0; t < count; ++t) {
     tokens.push_back(token(t));
-    labels.push_back(t % 5 == 3 ? -1 : token(count + t));
+    labels.push_back(layout.has_label(t) ? token(count + t) : -1);
   }
   for (const std::int32_t length : layout.lengths) {
     for (std::int32_t i = 0; i < length; ++i) positions.push_back(i);

@@ -32,8 +32,11 @@ struct Layout {
   std::string name;
   std::vector<std::int32_t> lengths;
   std::int64_t vocabulary = 331;
-  std::int64_t seq_len = 0;  ///< tokens that a segment can have; 0: as many as the longest has
+  std::int64_t seq_len = 0;      ///< tokens that a segment can have; 0: as many as the longest has
+  std::int64_t label_every = 0;  ///< each so many tokens have a label; 0: four of five have one
 
+  bool has_label(std::int64_t token) const;
+  std::int64_t valid_labels() const;
   std::int64_t tokens() const;
   std::int64_t longest() const;
 };

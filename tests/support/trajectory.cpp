@@ -216,8 +216,8 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
 }
 
 void TrainingRun::agree_on_segments(Inputs& inputs) const {
-  inputs.step.segments = device::most_segments(inputs.micro_batches);
-  comm::max_members(world_, inputs.step.segments);
+  inputs.step.counts = device::largest_counts(inputs.micro_batches);
+  comm::max_members(world_, inputs.step.counts);
 }
 
 TrainingRun::Result TrainingRun::step(const Inputs& given) {

@@ -2,10 +2,12 @@
 // A micro-batch: in host memory, as `data` makes it, and where it was copied to.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "llampi/core/integers.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/length_classes.hpp"
 
@@ -24,7 +26,8 @@ struct Batch {
   std::int64_t segments = 0;
   std::int64_t kv_len =
       0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
-  LengthClasses lengths = {};  ///< of the segments
+  LengthClasses lengths = {};     ///< of the segments
+  std::int64_t valid_labels = 0;  ///< at most; 0: they have not been counted
 };
 
 /// One block of int32, so that it travels in one copy: T tokens, T labels, T positions, T + 1 segment
@@ -79,20 +82,24 @@ class HostBatch {
     return lengths;
   }
 
-  SegmentCounts counts() const { return {segments, lengths()}; }
+  /// Valid labels in quarters of the tokens, rounded up, so that few numbers occur: each has products of its own shape.
+  BatchCounts counts() const {
+    const std::int64_t quarter = ceil_div(std::max<std::int64_t>(tokens_, 1), 4);
+    return {segments, lengths(), std::min(round_up(valid_labels, quarter), tokens_)};
+  }
 
   /// The batch where its values() were copied to: int32 [1, elements(tokens)].
-  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t kv_len = 0,
-                       const LengthClasses& lengths = {}) {
+  static Batch view_of(Tensor block, const BatchCounts& counts, std::int64_t kv_len = 0) {
     const std::int64_t tokens = block.cols / 4;
     return {.tokens = block.slice(0, tokens),
             .labels = block.slice(tokens, 2 * tokens),
             .positions = block.slice(2 * tokens, 3 * tokens),
             .cu_seqlens = block.slice(3 * tokens, 4 * tokens + 1),
             .first_sample = block.slice(4 * tokens + 1, block.cols),
-            .segments = segments,
+            .segments = counts.segments,
             .kv_len = kv_len,
-            .lengths = lengths};
+            .lengths = counts.lengths,
+            .valid_labels = counts.valid_labels};
   }
 
  private:
@@ -105,8 +112,8 @@ class HostBatch {
 };
 
 /// The most that any of them has.
-inline SegmentCounts most_segments(std::span<const HostBatch> batches) {
-  SegmentCounts most;
+inline BatchCounts largest_counts(std::span<const HostBatch> batches) {
+  BatchCounts most;
   for (const auto& batch : batches) most.raise_to(batch.counts());
   return most;
 }

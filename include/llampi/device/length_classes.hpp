@@ -30,27 +30,29 @@ struct LengthClasses {
   auto operator<=>(const LengthClasses&) const = default;
 };
 
-/// What operations are issued for: the most segments of a micro-batch, and the most of each class of lengths.
-struct SegmentCounts {
+/// What operations are issued for: the most that a micro-batch has of each.
+struct BatchCounts {
   std::int64_t segments = 0;
-  LengthClasses lengths = {};
+  LengthClasses lengths = {};     ///< segments of each class
+  std::int64_t valid_labels = 0;  ///< or more, see HostBatch::counts(); 0: they have not been counted
 
   /// So that they are enough for the others too.
-  void raise_to(const SegmentCounts& others) {
+  void raise_to(const BatchCounts& others) {
     segments = std::max(segments, others.segments);
+    valid_labels = std::max(valid_labels, others.valid_labels);
     for (std::size_t c = 0; c < lengths.documents.size(); ++c)
       lengths.documents[c] = std::max(lengths.documents[c], others.lengths.documents[c]);
   }
-  bool are_enough_for(const SegmentCounts& others) const {
-    SegmentCounts raised = *this;
+  bool are_enough_for(const BatchCounts& others) const {
+    BatchCounts raised = *this;
     raised.raise_to(others);
     return raised == *this;
   }
   auto members() {
-    return std::apply([this](auto&... documents) { return std::tie(segments, documents...); },
+    return std::apply([this](auto&... documents) { return std::tie(segments, valid_labels, documents...); },
                       lengths.documents);
   }
-  auto operator<=>(const SegmentCounts&) const = default;
+  auto operator<=>(const BatchCounts&) const = default;
 };
 
 }  // namespace llampi::device

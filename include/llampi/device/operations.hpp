@@ -243,7 +243,8 @@ struct Swiglu {
 };
 
 /// loss_sum += sum over valid labels of -log softmax(x weight^T)[label], chunk by chunk: no more of the
-/// logits is stored than `workspace` holds.
+/// logits is stored than `workspace` holds. Of rows without a label nothing is computed: those with one are packed first.
+/// With `valid_labels` a device that does not see the labels knows how many there are at most; 0: it computes all rows.
 struct LinearCrossEntropy {
   static constexpr const char* kName = "linear_cross_entropy";
   Tensor labels;  ///< int32 [1, T], ids; -1 where there is no valid label
@@ -252,6 +253,7 @@ struct LinearCrossEntropy {
   double* loss_sum;
   Tensor workspace;
   std::int64_t logits_bytes = kLogitsBytes;  ///< with which the workspace was sized
+  std::int64_t valid_labels = 0;             ///< no fewer than there are; else the loss is not a number
 };
 
 /// The same, and at once the gradients of loss_sum * inverse_tokens: dx = ..., dweight (+)= ...
@@ -267,6 +269,7 @@ struct LinearCrossEntropyBackward {
   Accumulate accumulate_dweight;
   Tensor workspace;
   std::int64_t logits_bytes = kLogitsBytes;  ///< as above: the chunks decide the order of the sums of dweight
+  std::int64_t valid_labels = 0;             ///< as above
 };
 
 // Products in 8 bits (DType::float8_*, core/float8.hpp). Each tensor has one scale, a power of two: it is multiplied
@@ -573,8 +576,8 @@ class Operations {
     decorator_(operation, [&] { issue(operation); });
   }
   /// Makes what run() would make of such an operation at its first use and keep, so that this one is as fast
-  /// as others: kernels that a library compiles for these shapes. Nothing is computed, and what the operands
-  /// hold does not matter.
+  /// as others: kernels that a library compiles for these shapes. What the operands hold does not matter, and what outputs
+  /// hold afterwards says nothing.
   virtual void prepare(const Operation& /*operation*/) {}
   /// From now on operations go through `decorator`, which may time, count, check, or let them fail; an empty
   /// one ends that.

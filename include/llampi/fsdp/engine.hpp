@@ -29,7 +29,7 @@ struct StepInputs {
   double loss_scale = 1;            ///< for float16: gradients are this much larger while they are float16
   /// The most of any micro-batch of any rank: all ranks issue operations for as many, so that they capture and replay graphs
   /// together. One rank alone, and CPUs, need none.
-  device::SegmentCounts segments = {};
+  device::BatchCounts counts = {};
 };
 
 struct StepResult {
@@ -56,7 +56,8 @@ class Engine {
 
   /// A step and an evaluation of random numbers, after which all state is zero as it was at first: libraries
   /// load and choose what they compute with, communicators connect. Collective.
-  void rehearse();
+  /// @param few_labels also the head of micro-batches in which some tokens have no label
+  void rehearse(bool few_labels = false);
   /// For runs whose micro-batches may have segments that are shorter than a sequence: what the device compiles
   /// for any number of segments of any lengths is compiled now, and in no step. Computes nothing.
   void prepare_for_documents();

@@ -102,12 +102,6 @@ __global__ void __launch_bounds__(kElementThreads)
   store_vector(to, Vector<G, N>::from(sum));
 }
 
-/// A block for each token and part of a row.
-dim3 grid_of(std::int64_t tokens, std::int64_t hidden, int width) {
-  return dim3(static_cast<unsigned>(tokens),
-              static_cast<unsigned>(ceil_div(hidden, std::int64_t{kElementThreads} * width)));
-}
-
 const std::int32_t* ids_of(const Tensor& tokens) {
   return elements_of<std::int32_t>(tokens, DType::int32, 1, tokens.cols, "tokens");
 }
@@ -121,7 +115,7 @@ void CudaDevice::execute(const op::Embedding& o) {
     const T* from = elements_of<T>(o.table, o.table.dtype, o.table.rows, hidden, "table");
     T* to = elements_of<T>(o.x, o.table.dtype, tokens, hidden, "x");
     with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, hidden, {from, to}), [&](auto n) {
-      launch(gather_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0, compute(),
+      launch(gather_kernel<T, n()>, grid_of_rows(tokens, hidden, n()), dim3(kElementThreads), 0, compute(),
              ids_of(o.tokens), from, hidden, to);
     });
   });
@@ -147,7 +141,7 @@ void CudaDevice::execute(const op::EmbeddingBackward& o) {
       using G = std::remove_pointer_t<decltype(to)>;
       const bool fits = fits_vectors<T>(4, hidden, {from}) && fits_vectors<G>(4, hidden, {to});
       with_width<4>(fits, [&](auto n) {
-        launch(sum_groups_kernel<T, G, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0,
+        launch(sum_groups_kernel<T, G, n()>, grid_of_rows(tokens, hidden, n()), dim3(kElementThreads), 0,
                compute(), ids_of(o.tokens), groups, from, hidden, o.accumulate_dtable == Accumulate::yes, to);
       });
     };

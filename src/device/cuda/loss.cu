@@ -10,6 +10,8 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/loss_sizes.hpp"
+#include "device/cuda/sizes.hpp"
+#include "device/cuda/vectors.cuh"
 
 #include "llampi/core/integers.hpp"
 
@@ -197,19 +199,70 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *loss_sum += partial[0];
 }
 
-/// The operands that the loss has with and without gradients, checked, and the steps on a chunk of rows.
+/// rows[i] and row_labels[i]: the i-th row that has a label, in order; behind the last one, up to `count`, row 0 without a label. By
+/// one block. More labels than `count` make the loss NaN: some would be left out.
+__global__ void __launch_bounds__(kSumThreads)
+    list_rows(const std::int32_t* labels, std::int64_t tokens, std::int64_t count, std::int32_t* rows,
+              std::int32_t* row_labels, double* loss_sum) {
+  __shared__ int up_to[kSumThreads];  // labels of the threads up to this one
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t share = (tokens + kSumThreads - 1) / kSumThreads;
+  const std::int64_t begin = thread * share < tokens ? thread * share : tokens;
+  const std::int64_t end = begin + share < tokens ? begin + share : tokens;
+  int own = 0;
+  for (std::int64_t t = begin; t < end; ++t) own += labels[t] >= 0 ? 1 : 0;
+  up_to[thread] = own;
+  for (int step = 1; step < kSumThreads; step *= 2) {
+    __syncthreads();
+    const int before = thread >= step ? up_to[thread - step] : 0;
+    __syncthreads();
+    up_to[thread] += before;
+  }
+  __syncthreads();
+  std::int64_t place = up_to[thread] - own;
+  for (std::int64_t t = begin; t < end; ++t) {
+    if (labels[t] < 0) continue;
+    if (place < count) {
+      rows[place] = static_cast<std::int32_t>(t);
+      row_labels[place] = labels[t];
+    }
+    ++place;
+  }
+  const std::int64_t all = up_to[kSumThreads - 1];
+  for (std::int64_t i = all + thread; i < count; i += kSumThreads) {
+    rows[i] = 0;
+    row_labels[i] = -1;
+  }
+  if (all > count && thread == 0) *loss_sum = NAN;
+}
+
+/// to[rows[i]] = from[i] where row i has a label. Blocks as in gather_kernel (embedding.cu).
+template <class T, int N>
+__global__ void __launch_bounds__(kElementThreads)
+    scatter_rows(const std::int32_t* rows, const std::int32_t* labels, const T* from, std::int64_t hidden,
+                 T* to) {
+  const std::int64_t i = blockIdx.x;
+  const std::int64_t column = (std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x) * N;
+  if (labels[i] < 0 || column >= hidden) return;
+  store_vector(to + rows[i] * hidden + column, load_vector<N>(from + i * hidden + column));
+}
+
+/// The operands that the loss has with and without gradients, checked, and the steps on a chunk of rows: of all rows, or of
+/// those that have labels, packed.
 class Head {
  public:
   template <class Operands>
-  Head(const Operands& o, const Tensor& gemm_workspace, Gemm& gemm, cudaStream_t stream)
+  Head(const Operands& o, CudaDevice& device, const Tensor& gemm_workspace, Gemm& gemm, cudaStream_t stream)
       : x_(o.x),
         weight_(o.weight),
         labels_(elements_of<const std::int32_t>(o.labels, DType::int32, 1, o.labels.cols, "labels")),
         loss_sum_(o.loss_sum),
+        device_(device),
         gemm_workspace_(gemm_workspace),
         gemm_(gemm),
         stream_(stream),
-        chunk_(head_rows(o.x.rows, o.weight.rows, o.x.dtype, o.logits_bytes)) {
+        chunk_(head_rows(o.x.rows, o.weight.rows, o.x.dtype, o.logits_bytes)),
+        rows_(o.x.rows) {
     elements_of(x_, x_.dtype, o.labels.cols, x_.cols, "x");
     elements_of(weight_, x_.dtype, weight_.rows, x_.cols, "weight");
     require(weight_.rows < (1 << 30), "the vocabulary is too large for the loss");
@@ -217,19 +270,30 @@ class Head {
             "the workspace of the head is too small");
     require(reinterpret_cast<std::uintptr_t>(o.workspace.data) % 256 == 0,
             "the workspace of the head is not aligned");
+    auto* const workspace = static_cast<std::byte*>(o.workspace.data);
     losses_ = static_cast<float*>(o.workspace.data);
-    logits_ = static_cast<std::byte*>(o.workspace.data) + head_losses_bytes(chunk_);
+    logits_ = workspace + head_losses_bytes(chunk_);
+    if (o.valid_labels > 0 && o.valid_labels < x_.rows) pack(o.valid_labels, o.logits_bytes, workspace);
   }
 
-  std::int64_t tokens() const { return x_.rows; }
+  std::int64_t rows() const { return rows_; }
   std::int64_t chunk() const { return chunk_; }
+  bool packs() const { return static_cast<bool>(listed_); }
 
-  /// logits = x W^T, of rows [begin, end).
-  void logits(std::int64_t begin, std::int64_t end) {
-    GemmShape shape{.m = end - begin, .n = weight_.rows, .k = x_.cols, .b = Transpose::yes};
-    shape.in = shape.out = x_.dtype;
+  /// x of rows [begin, end); what the last call returned does not stay.
+  Tensor rows_of_x(std::int64_t begin, std::int64_t end) {
+    if (!packs()) return x_.slice_rows(begin, end);
+    const Tensor packed = packed_.slice_rows(0, end - begin);
+    device_.execute(op::Embedding{.tokens = listed_.slice(begin, end), .table = x_, .x = packed});
+    return packed;
+  }
+
+  /// logits = x W^T.
+  void logits(const Tensor& x) {
+    GemmShape shape{.m = x.rows, .n = weight_.rows, .k = x.cols, .b = Transpose::yes};
+    shape.in = shape.out = x.dtype;
     shape.c_stride = stride();
-    multiply(shape, x_.slice_rows(begin, end).data, weight_.data, logits_);
+    multiply(shape, x.data, weight_.data, logits_);
   }
 
   /// loss_sum += ...; with kGradient the logits become their gradients.
@@ -258,64 +322,102 @@ class Head {
     launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, loss_sum_);
   }
 
-  /// dx = dlogits W, of these rows.
-  void input_gradient(std::int64_t begin, std::int64_t end, const Tensor& dx) {
-    GemmShape shape{.m = end - begin, .n = x_.cols, .k = weight_.rows, .in = x_.dtype, .out = x_.dtype};
-    shape.a_stride = stride();
-    multiply(shape, logits_, weight_.data, dx.slice_rows(begin, end).data);
-  }
-
   /// dweight (+)= dlogits^T x.
-  void weight_gradient(std::int64_t begin, std::int64_t end, const Tensor& dweight, Accumulate accumulate) {
-    GemmShape shape{.m = weight_.rows, .n = x_.cols, .k = end - begin, .a = Transpose::yes, .in = x_.dtype};
+  void weight_gradient(const Tensor& x, const Tensor& dweight, Accumulate accumulate) {
+    GemmShape shape{.m = weight_.rows, .n = x.cols, .k = x.rows, .a = Transpose::yes, .in = x.dtype};
     shape.out = dweight.dtype;
     shape.accumulate = accumulate;
     shape.a_stride = stride();
-    multiply(shape, logits_, x_.slice_rows(begin, end).data, dweight.data);
+    multiply(shape, logits_, x.data, dweight.data);
+  }
+
+  /// dx = dlogits W, of rows [begin, end). Packed, it replaces their x.
+  void input_gradient(std::int64_t begin, std::int64_t end, const Tensor& dx) {
+    const Tensor rows = packs() ? packed_.slice_rows(0, end - begin) : dx.slice_rows(begin, end);
+    GemmShape shape{.m = rows.rows, .n = rows.cols, .k = weight_.rows, .in = rows.dtype, .out = rows.dtype};
+    shape.a_stride = stride();
+    multiply(shape, logits_, weight_.data, rows.data);
+    if (packs()) scatter(rows, begin, dx);
   }
 
  private:
   std::int64_t stride() const { return logits_stride(weight_.rows, x_.dtype); }
+
+  /// From here on there are only rows that have labels, if there is room for them.
+  void pack(std::int64_t rows, std::int64_t logits_bytes, std::byte* workspace) {
+    const PackedHead parts = packed_head(rows, x_.rows, x_.cols, weight_.rows, x_.dtype, logits_bytes);
+    if (parts.chunk == 0) return;
+    rows_ = rows;
+    chunk_ = parts.chunk;
+    logits_ = workspace + parts.logits;
+    packed_ = {workspace + parts.x, x_.dtype, chunk_, x_.cols};
+    listed_ = {workspace + parts.rows, DType::int32, 1, rows_};
+    auto* const labels = reinterpret_cast<std::int32_t*>(workspace + parts.labels);
+    launch(list_rows, dim3(1), dim3(kSumThreads), 0, stream_, labels_, x_.rows, rows_,
+           static_cast<std::int32_t*>(listed_.data), labels, loss_sum_);
+    labels_ = labels;
+  }
+
+  /// From packed row i to the row of `to` that is listed as number begin + i.
+  void scatter(const Tensor& packed, std::int64_t begin, const Tensor& to) {
+    const std::int64_t hidden = packed.cols;
+    dispatch(packed.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const auto* const from = static_cast<const T*>(packed.data);
+      auto* const all = static_cast<T*>(to.data);
+      with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, hidden, {from, all}), [&](auto n) {
+        launch(scatter_rows<T, n()>, grid_of_rows(packed.rows, hidden, n()), dim3(kElementThreads), 0,
+               stream_, static_cast<const std::int32_t*>(listed_.slice(begin, begin + packed.rows).data),
+               labels_ + begin, from, hidden, all);
+      });
+    });
+  }
 
   void multiply(const GemmShape& shape, const void* a, const void* b, void* c) {
     gemm_.run(shape, {a, b, c}, gemm_workspace_, stream_);
   }
 
   Tensor x_, weight_;
-  const std::int32_t* labels_;
+  const std::int32_t* labels_;  ///< of rows 0 to rows_
   double* loss_sum_;
+  CudaDevice& device_;
   Tensor gemm_workspace_;
   Gemm& gemm_;
   cudaStream_t stream_;
   std::int64_t chunk_;  ///< rows
+  std::int64_t rows_;   ///< whose logits are computed
   float* losses_;       ///< [chunk]
   void* logits_;        ///< [chunk, stride] in the dtype of x
+  Tensor listed_;       ///< int32 [1, rows_]: where packed rows stand in x; empty: they are not packed
+  Tensor packed_;       ///< a chunk of them
 };
 
 }  // namespace
 
 void CudaDevice::execute(const op::LinearCrossEntropy& o) {
-  Head head(o, workspace_, *gemm_, compute());
-  for (std::int64_t begin = 0; begin < head.tokens(); begin += head.chunk()) {
-    const std::int64_t end = std::min(begin + head.chunk(), head.tokens());
-    head.logits(begin, end);
+  Head head(o, *this, workspace_, *gemm_, compute());
+  for (std::int64_t begin = 0; begin < head.rows(); begin += head.chunk()) {
+    const std::int64_t end = std::min(begin + head.chunk(), head.rows());
+    head.logits(head.rows_of_x(begin, end));
     head.losses<false>(begin, end, nullptr);
     progress();
   }
 }
 
 void CudaDevice::execute(const op::LinearCrossEntropyBackward& o) {
-  Head head(o, workspace_, *gemm_, compute());
+  Head head(o, *this, workspace_, *gemm_, compute());
   elements_of(o.dx, o.x.dtype, o.x.rows, o.x.cols, "dx");
   const bool is_trained =
       weight_gradient_of(o.dweight, o.x.dtype, o.weight.rows, o.x.cols, "dweight") != nullptr;
-  for (std::int64_t begin = 0; begin < head.tokens(); begin += head.chunk()) {
-    const std::int64_t end = std::min(begin + head.chunk(), head.tokens());
-    head.logits(begin, end);
+  if (head.packs()) execute(op::Zero{.destination = o.dx});
+  for (std::int64_t begin = 0; begin < head.rows(); begin += head.chunk()) {
+    const std::int64_t end = std::min(begin + head.chunk(), head.rows());
+    const Tensor x = head.rows_of_x(begin, end);
+    head.logits(x);
     head.losses<true>(begin, end, o.inverse_tokens);
-    head.input_gradient(begin, end, o.dx);
     const Accumulate accumulate = begin == 0 ? o.accumulate_dweight : Accumulate::yes;
-    if (is_trained) head.weight_gradient(begin, end, o.dweight, accumulate);
+    if (is_trained) head.weight_gradient(x, o.dweight, accumulate);
+    head.input_gradient(begin, end, o.dx);
     progress();
   }
 }

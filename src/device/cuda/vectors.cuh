@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "device/cuda/kernels.cuh"
+#include "llampi/core/integers.hpp"
 
 namespace llampi::device::cuda {
 
@@ -112,6 +113,12 @@ bool fits_vectors(int n, std::int64_t cols, std::initializer_list<const T*> data
   bool fits = cols % n == 0;
   for (const T* p : data) fits = fits && reinterpret_cast<std::uintptr_t>(p) % (n * sizeof(T)) == 0;
   return fits;
+}
+
+/// A block for each row and part of it, of kElementThreads vectors.
+inline dim3 grid_of_rows(std::int64_t rows, std::int64_t cols, int width) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>(ceil_div(cols, std::int64_t{kElementThreads} * width)));
 }
 
 /// work(std::integral_constant<int, N>) with N elements at a time where that fits, else one.

@@ -20,12 +20,12 @@
 
 namespace llampi::fsdp {
 
-using device::SegmentCounts;
+using device::BatchCounts;
 
 /// A micro-batch where it lies in host memory.
 struct PlacedInput {
   std::span<const std::int32_t> values;  ///< as in HostBatch
-  SegmentCounts counts;
+  BatchCounts counts;
   std::int64_t kv_len;
 };
 
@@ -106,7 +106,7 @@ std::unique_ptr<comm::Work> all_reduce_values(const RankContext& rank, Call& cal
 struct BoundProgram;
 /// Lets the device prepare (device::Operations::prepare()) all that the layers of the program issue for so many
 /// segments.
-void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts);
+void prepare_layers(const RankContext& rank, const BoundProgram& bound, const BatchCounts& counts);
 
 /// All of a training step.
 HandlerTable all_handlers(const RankContext& rank);

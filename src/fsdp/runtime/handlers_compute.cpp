@@ -17,8 +17,7 @@ constexpr std::array kLayerOps = {Op::forward, Op::recompute, Op::backward};
 
 device::Batch batch_of(const Call& call) {
   const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
-  return device::HostBatch::view_of(call[Slot::batch], placed.counts.segments, placed.kv_len,
-                                    placed.counts.lengths);
+  return device::HostBatch::view_of(call[Slot::batch], placed.counts, placed.kv_len);
 }
 
 /// Lets the device prepare what is to be issued.
@@ -64,11 +63,12 @@ void add_compute(HandlerTable& handlers, const RankContext& rank) {
   handlers.add(Op::reshard, on_its_stream([](Call&) {}));
 }
 
-void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {
+void prepare_layers(const RankContext& rank, const BoundProgram& bound, const BatchCounts& counts) {
   Preparation preparation(rank.device);
   for (std::size_t i = 0; i < bound.actions.size(); ++i) {
     const Action& action = bound.program->actions[i];
     if (std::ranges::find(kLayerOps, action.op) == kLayerOps.end()) continue;
+    if (action.micro_batch > 1) continue;  // they are as the second one, which adds to gradients
     const std::vector<PlacedInput> inputs(static_cast<std::size_t>(action.micro_batch) + 1,
                                           PlacedInput{.values = {}, .counts = counts, .kv_len = 0});
     const RunInputs run{inputs};

@@ -6,8 +6,8 @@
 
 namespace llampi::fsdp {
 
-SegmentCounts RoundedCounts::of(const SegmentCounts& most, model::BatchShape batch) {
-  if (most.segments * batch.seq_len == batch.tokens()) return {most.segments, {}};
+BatchCounts RoundedCounts::of(const BatchCounts& most, model::BatchShape batch) {
+  if (most.segments * batch.seq_len == batch.tokens()) return {most.segments, {}, most.valid_labels};
   const auto raise = [&](std::int64_t& so_far, std::int64_t now) {
     const auto rounded = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(now)));
     so_far = std::max(so_far, std::min(rounded, batch.tokens()));
@@ -16,12 +16,13 @@ SegmentCounts RoundedCounts::of(const SegmentCounts& most, model::BatchShape bat
   for (std::size_t c = 0; c < most.lengths.documents.size(); ++c) {
     if (most.lengths.documents[c] > 0) raise(so_far_.lengths.documents[c], most.lengths.documents[c]);
   }
+  so_far_.valid_labels = most.valid_labels;
   return so_far_;
 }
 
 std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
-                                      const SegmentCounts& counts) {
+                                      const BatchCounts& counts) {
   const auto& rooms = program.persistent.host_inputs;
   std::vector<PlacedInput> inputs;
   for (const auto& batch : micro_batches) {

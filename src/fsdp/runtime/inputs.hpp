@@ -17,18 +17,19 @@ namespace llampi::fsdp {
 /// are, with their own counts.
 std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
-                                      const SegmentCounts& counts);
+                                      const BatchCounts& counts);
 
 /// For how many segments operations are issued, so that few numbers occur: powers of two, and never fewer
 /// than before. What is computed does not depend on them. Whole sequences are not counted: they keep their
-/// own number, for which there are faster kernels.
+/// own number, for which there are faster kernels. The number of labels stays as it is: there are few already, and it decides in
+/// which order gradients of the head are summed, so it must not depend on the steps before.
 class RoundedCounts {
  public:
   /// @param most of each of all micro-batches, of all ranks
-  SegmentCounts of(const SegmentCounts& most, model::BatchShape batch);
+  BatchCounts of(const BatchCounts& most, model::BatchShape batch);
 
  private:
-  SegmentCounts so_far_;
+  BatchCounts so_far_;
 };
 
 }  // namespace llampi::fsdp

@@ -31,7 +31,7 @@ class Capturing {
 
 }  // namespace
 
-bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts) {
+bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts) {
   if (seen_.insert(counts).second) return executor_.run(step, inputs);
   const auto known = std::find_if(captured_.begin(), captured_.end(),
                                   [&](const auto& captured) { return captured.counts == counts; });

@@ -26,7 +26,7 @@ class StepGraphs {
 
   /// The first step of its kind runs without a graph: libraries choose and load kernels, NCCL connects.
   /// False: it was aborted, as Executor::run() says; a step that is replayed is not.
-  bool run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts);
+  bool run(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
   /// The next step of each kind is a first one again: kernels may be others.
   void forget() {
     seen_.clear();
@@ -39,14 +39,14 @@ class StepGraphs {
 
  private:
   struct CapturedStep {
-    SegmentCounts counts;  ///< that operations were issued for
+    BatchCounts counts;  ///< that operations were issued for
     device::Graph graph;
   };
   device::Graph capture(const BoundProgram& step, const RunInputs& inputs);
 
   device::Device& device_;
   Executor& executor_;
-  std::set<SegmentCounts> seen_;        ///< with which a step has run
+  std::set<BatchCounts> seen_;          ///< with which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last
   std::int64_t replays_ = 0, captures_ = 0;
 };

@@ -24,9 +24,9 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     own.memory_bytes = std::int64_t{1} << (40 + rank);
     own.gpu_process = -rank;
     own.step_microseconds = 7 * rank;
-    own.segments.segments = 3 + rank;
-    own.segments.lengths.documents.front() = ranks - rank;
-    own.segments.lengths.documents.back() = rank;
+    own.counts.segments = 3 + rank;
+    own.counts.lengths.documents.front() = ranks - rank;
+    own.counts.lengths.documents.back() = rank;
     own.busy_microseconds = 10 + rank;
     own.busiest = RankTime(rank == (step + 1) % ranks ? 3600.25 : 0.001, static_cast<int>(rank));
     agreement.start(own);
@@ -44,9 +44,9 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     EXPECT_EQ(all.memory_bytes, std::int64_t{1} << (40 + ranks - 1));
     EXPECT_EQ(all.gpu_process, 0);
     EXPECT_EQ(all.step_microseconds, 7 * (ranks - 1));
-    EXPECT_EQ(all.segments.segments, 2 + ranks);
-    EXPECT_EQ(all.segments.lengths.documents.front(), ranks);
-    EXPECT_EQ(all.segments.lengths.documents.back(), ranks - 1);
+    EXPECT_EQ(all.counts.segments, 2 + ranks);
+    EXPECT_EQ(all.counts.lengths.documents.front(), ranks);
+    EXPECT_EQ(all.counts.lengths.documents.back(), ranks - 1);
     EXPECT_EQ(all.busy_microseconds, 10 * ranks + sum);
     EXPECT_EQ(all.busiest.rank(), (step + 1) % ranks);
     EXPECT_DOUBLE_EQ(all.busiest.seconds(), 3600.25);

@@ -55,7 +55,7 @@ class SharedTuning : public ::testing::Test {
       AutotunerOfRank& autotuner_;
     } device(autotuner);
     TrainingRun training(test_world(), fixture_, {});
-    return make_choices(test_world(), training.engine(), device, sources, {},
+    return make_choices(test_world(), training.engine(), device, sources, {}, true,
                         Log([this](const std::string& line) { said_ += line + "\n"; }));
   }
 

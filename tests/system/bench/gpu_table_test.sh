@@ -66,6 +66,8 @@ $small --seq-len 4096 $narrow --deterministic 0 $short
 --seq-len 2048 --layers 17 $narrow --product fp8 --profile 0 --products 0
 TEXT
 cat >"$folder/rest" <<TEXT
+--seq-len 8192 --layers 32 --checkpointing feed_forward 8, selective --offload residuals --micro-batch auto $narrow $short
+$small --seq-len 4096 $narrow --labels 0.5 $short
 $small --seq-len 8192 $narrow
 PyTorch compiled: 2048x16x8192
 $small --seq-len 4096 $narrow

@@ -422,6 +422,44 @@ TEST_F(OnGpus, PrepareForPackedDocuments) {
   EXPECT_THAT(whole.out, Not(is_said));
 }
 
+// The head of so few tokens has products of its own shapes, which are chosen with the others.
+TEST_F(OnGpus, TrainOnAnswersAlone) {
+  std::string chats;
+  for (int i = 0; i < 60; ++i) {
+    chats += fmt::format(R"({{"prompt": "What is {} times {}, and why is it so?", "completion": "{}"}})",
+                         i % 7, i % 5, i % 7 * (i % 5));
+    chats += "\n";
+  }
+  folder_.write("chats.jsonl", chats);
+  folder_.write("wide.json", R"({"model_type": "llama", "vocab_size": 1203, "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 16, "max_position_embeddings": 64})");
+  const Ending written =
+      llampi("tokenize --format chat --seq-len 64 --json --tokenizer " LLAMPI_TEST_DATA
+             "/fixtures/tokenizers/llama2 --template llama2 --output chats.h5 chats.jsonl");
+  ASSERT_EQ(written.status, 0) << written.err;
+  const auto tokens = nlohmann::json::parse(written.out);
+  ASSERT_LT(2 * tokens["loss_tokens"].get<int>(), tokens["tokens"].get<int>());
+
+  const std::string train =
+      "train --config run.ini --model.config=wide.json --data.train=chats.h5 --data.seq_len=64 --train.micro_batch=1 "
+      "--train.global_batch=2 --run.share_gpu=true --run.dir=";
+  ASSERT_EQ(llampi(train + "cpu --run.device=cpu", 2).status, 0);
+  for (const auto* tuning : {"auto", "off"}) {
+    const Ending trained =
+        llampi(fmt::format("{}{} --run.device=cuda --fsdp.param_dtype=float32 --run.tuning={}", train, tuning,
+                           tuning),
+               2);
+    ASSERT_EQ(trained.status, 0) << trained.err;
+    expect_same_curve(tuning, "cpu", 1e-5);
+  }
+  const auto choices = nlohmann::json::parse(read_text(folder_.path() / "auto/checkpoints/tuning.json"));
+  EXPECT_THAT(choices.front().items().begin().key(), HasSubstr(" tokens, loss mask, "));
+  // Of all 64 tokens of a micro-batch, and of quarters of them.
+  for (const char* rows : {" 1203x64/", " 1203x48/", " 1203x32/", " 1203x16/"})
+    EXPECT_THAT(choices.dump(), HasSubstr(rows));
+}
+
 // A thread of each rank waits for the GPU's copies before it writes them.
 TEST_F(OnGpus, SavesWhileTheyTrain) {
   const std::string train =
@@ -471,9 +509,10 @@ TEST_F(OnGpus, ChecksWhatComputes) {
 TEST_F(OnGpus, ChecksLinksOfAnOddNumberOfRanksWithWindows) {
   const Ending check = llampi(
       "check --config run.ini --skip-arithmetic --run.device=cuda --run.share_gpu=true --train.global_batch=6 "
-      "--fsdp.nccl_window=true",
+      "--fsdp.nccl_window=true --fsdp.cpu_offload=optimizer",
       3);
   EXPECT_THAT(check.out, ContainsRegex("\n(PASS|FAIL)  links ")) << check.out << check.err;
+  EXPECT_THAT(check.out, ContainsRegex("\n(PASS|FAIL)  copies ")) << check.out << check.err;
 }
 
 // `auto`: GPUs where there is a driver and one for each rank, else CPUs.

@@ -180,6 +180,11 @@ TEST_P(CpuDeviceTest, HeadIsLikeTheReference) {
     expect_like_reference(*device, tied_head(one_segment(tokens), 80));
   }
   expect_like_reference(*device, linear_cross_entropy(one_segment(300), 80));  // more than one chunk
+  for (const std::int64_t every : {1, 2, 7, 1000}) {  // all tokens have a label, some, none
+    Layout layout = one_segment(300);
+    layout.label_every = every;
+    expect_like_reference(*device, linear_cross_entropy(layout, 80));
+  }
 }
 
 TEST_P(CpuDeviceTest, AddsCopiesAndZeroes) {

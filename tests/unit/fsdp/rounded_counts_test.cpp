@@ -12,14 +12,14 @@
 namespace llampi::test {
 namespace {
 
+using fsdp::BatchCounts;
 using fsdp::RoundedCounts;
-using fsdp::SegmentCounts;
 
 constexpr model::BatchShape kShape{.sequences = 2, .seq_len = 4096};
 
 /// Random documents, of up to `most` tokens, of a micro-batch.
-SegmentCounts random_documents(const RandomStream& random, std::uint64_t& drawn, std::int64_t most) {
-  SegmentCounts counts;
+BatchCounts random_documents(const RandomStream& random, std::uint64_t& drawn, std::int64_t most) {
+  BatchCounts counts;
   for (std::int64_t s = 0; s < kShape.sequences; ++s) {
     for (std::int64_t left = kShape.seq_len; left > 0;) {
       const auto bits = random.bits(drawn++) % static_cast<std::uint64_t>(most);
@@ -39,15 +39,15 @@ TEST(RoundedCounts, AreFewHoweverManyStepsThereAre) {
   const RandomStream random(17, "documents");
   std::uint64_t drawn = 0;
   RoundedCounts rounded;
-  std::set<SegmentCounts> kinds;
-  SegmentCounts before;
+  std::set<BatchCounts> kinds;
+  BatchCounts before;
   int changes = 0;
   for (int step = 0; step < 300; ++step) {
     // Of all sizes at first, as files mix them, and then ever shorter ones.
     const std::int64_t most =
         step < 150 ? std::int64_t{1} << random.bits(drawn++) % 13 : 4096 >> (step - 150) / 12;
-    const SegmentCounts documents = random_documents(random, drawn, most);
-    const SegmentCounts counts = rounded.of(documents, kShape);
+    const BatchCounts documents = random_documents(random, drawn, most);
+    const BatchCounts counts = rounded.of(documents, kShape);
     kinds.insert(counts);
     changes += counts != before ? 1 : 0;
     const auto expect_rounded = [](std::int64_t number, std::int64_t real) {
@@ -63,14 +63,35 @@ TEST(RoundedCounts, AreFewHoweverManyStepsThereAre) {
   EXPECT_LE(kinds.size(), static_cast<std::size_t>(numbers * powers));
 }
 
+// They come back after others: which products there are does not depend on the steps before.
+TEST(RoundedCounts, OfLabelsAreQuartersOfAMicroBatch) {
+  RoundedCounts rounded;
+  device::HostBatch batch(kShape.tokens());
+  batch.cut_into_segments(64);
+  const auto counted = [&](std::int64_t labels) {
+    batch.valid_labels = labels;
+    return rounded.of(batch.counts(), kShape).valid_labels;
+  };
+  EXPECT_EQ(counted(2049), 4096);
+  EXPECT_EQ(counted(8192), 8192);
+  EXPECT_EQ(counted(1), 2048);
+  EXPECT_EQ(counted(2048), 2048);
+  EXPECT_EQ(counted(0), 0) << "which says that they are not counted";
+  device::HostBatch odd(5);
+  odd.valid_labels = 5;
+  EXPECT_EQ(odd.counts().valid_labels, 5);
+  odd.valid_labels = 3;
+  EXPECT_EQ(odd.counts().valid_labels, 4);
+}
+
 // Between them as often as they like.
 TEST(RoundedCounts, OfWholeSequencesAreTheirOwn) {
   const RandomStream random(18, "documents");
   std::uint64_t drawn = 0;
   RoundedCounts rounded;
   rounded.of(random_documents(random, drawn, 100), kShape);
-  const SegmentCounts whole{kShape.sequences, {}};
-  SegmentCounts most = whole;
+  const BatchCounts whole{kShape.sequences, {}};
+  BatchCounts most = whole;
   most.lengths.documents[device::LengthClasses::of(kShape.seq_len)] = kShape.sequences;
   EXPECT_EQ(rounded.of(most, kShape), whole);
 }
