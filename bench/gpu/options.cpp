@@ -89,8 +89,7 @@ void require_one_of(const char* name, const std::string& word, std::initializer_
 
 void check(const Options& o) {
   require_one_of("device", o.device, {"cuda", "cpu"});
-  if (o.offload != "none" && o.offload != "residuals")
-    throw_user_error("--offload {}: use none or residuals", o.offload);
+  require_one_of("offload", o.offload, {"none", "residuals"});
   if (!(o.labels > 0 && o.labels <= 1))
     throw_user_error("--labels {}: use a number above 0, at most 1", o.labels);
   if (o.checkpointing != "auto" && !fsdp::parse_checkpointing(o.checkpointing))

@@ -126,19 +126,20 @@ class Training {
   double step() {
     ++steps_;
     std::vector<device::HostBatch> batches;
+    std::int64_t labels = 0;
     for (int m = 0; m < options_.micro_batches; ++m) {
       const int number = (steps_ * options_.micro_batches + m) * world_.size() + world_.rank();
       batches.push_back(random_batch(options_, static_cast<std::uint64_t>(number)));
+      labels += batches.back().valid_labels;
     }
-    const std::int64_t tokens = options_.micro_batches * options_.tokens;
     world_.barrier();
     const double begin = now();
     result_ = engine_.step(batches, {.learning_rate = 1e-5,
                                      .optimizer_step = steps_,
-                                     .valid_labels = tokens * world_.size(),
+                                     .valid_labels = labels * world_.size(),
                                      .counts = device::largest_counts(batches)});
     const double seconds = now() - begin;  // step() has waited for the device
-    result_.loss_sum /= static_cast<double>(tokens);
+    result_.loss_sum /= static_cast<double>(labels);
     return seconds;
   }
   double tuning_seconds() const { return tuning_seconds_; }

@@ -121,10 +121,10 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   write_text(probe, "");
   std::error_code ignored;
   fs::remove(probe, ignored);
-  if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   const fs::path metrics = folder_ / "metrics.jsonl";
+  if (last_step == 0) keep_metrics_of_lost_run(metrics, log);  // first: it may refuse to begin
+  if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   if (last_step == 0) {
-    keep_metrics_of_lost_run(metrics, log);
     // Of an earlier run too, to which those that go there now would be added.
     for (const auto& spilled : list_spilled_metrics(fallback))
       fs::rename(spilled.second, free_name(fallback, "metrics-lost-", ".jsonl"), ignored);

@@ -157,13 +157,15 @@ TEST(RunFolder, DoesNotBeginAgainWhereTheNewestCheckpointIsElsewhere) {
   write(saved, "a checkpoint");
   write(folder / "metrics.jsonl", text);
   try {
-    opened(folder.path(), "[run]\n");
+    opened(folder.path(), "[other]\n");
     FAIL() << "it began again";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(),
                 HasSubstr("is " + saved + ", of step 8, which is looked for with checkpoint.fallback_dir"));
   }
   EXPECT_EQ(io::read_whole(folder / "metrics.jsonl"), text);
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "[run]\n")
+      << "with the checkpoint.fallback_dir that is to be set";
 }
 
 // Of a run that was, whose lines would return to the metrics of the next one.
