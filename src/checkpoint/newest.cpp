@@ -54,27 +54,4 @@ bool is_run_folder(const fs::path& folder) {
   return fs::exists(folder / "config.ini", ignored) || fs::is_directory(folder / "checkpoints", ignored);
 }
 
-fs::path resolve_weights(const fs::path& weights, const Log& log) {
-  std::error_code ignored;
-  if (!fs::is_directory(weights, ignored) || !is_run_folder(weights)) return weights;
-  if (fs::exists(weights / "config.json", ignored)) {
-    if (const auto hidden = list_checkpoints(weights); !hidden.empty())
-      log.warning(
-          "{} holds a model (config.json) and checkpoints of a run: the model is taken; name the file to take the newest "
-          "checkpoint, {}",
-          weights.string(), hidden.back().string());
-    return weights;
-  }
-  std::vector<Refused> refused;
-  const auto newest = newest_or_none(list_checkpoints(weights), weights.string(), refused, log);
-  if (!newest) {
-    throw_user_error(
-        "{} is the folder of a run that has not saved a checkpoint yet; give a checkpoint or a Hugging Face "
-        "folder",
-        weights.string());
-  }
-  log.info("{}: its newest checkpoint is {}", weights.string(), newest->file.string());
-  return newest->file;
-}
-
 }  // namespace llampi::checkpoint

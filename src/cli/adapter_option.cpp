@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "llampi/checkpoint/adapter.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 
 namespace llampi::cli {
 
@@ -22,8 +22,8 @@ std::string base_of(const std::string& adapter) {
 namespace {
 
 void find_files(std::string& weights, std::string& adapter, const Log& log) {
-  weights = checkpoint::resolve_weights(weights, log).string();
-  if (!adapter.empty()) adapter = checkpoint::resolve_weights(adapter, log).string();
+  weights = train::resolve_weights(weights, log).string();
+  if (!adapter.empty()) adapter = train::resolve_weights(adapter, log).string();
   if (!checkpoint::holds_adapter(weights)) return;
   if (!adapter.empty())
     throw_user_error(
@@ -37,7 +37,7 @@ void find_files(std::string& weights, std::string& adapter, const Log& log) {
         "and the adapters as --adapter",
         adapter, checkpoint::open_adapter(adapter).info.base);
   }
-  weights = checkpoint::resolve_weights(weights, log).string();
+  weights = train::resolve_weights(weights, log).string();
   log.info("the adapters in {} are merged into {}", adapter, weights);
 }
 

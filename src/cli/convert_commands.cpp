@@ -12,7 +12,6 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/convert.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
@@ -20,6 +19,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -131,7 +131,7 @@ int export_command(const Arguments& arguments) {
       require_option(!a.output.empty(), "export", "output");
     });
     a.checkpoint =
-        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(a.checkpoint, log).string(); });
+        comm::from_rank_0(world, [&] { return train::resolve_weights(a.checkpoint, log).string(); });
     a.base = comm::from_rank_0(world, [&] {
       const bool merges = !a.adapter && with_source("--checkpoint ", a.checkpoint,
                                                     [&] { return checkpoint::holds_adapter(a.checkpoint); });
@@ -147,7 +147,7 @@ int export_command(const Arguments& arguments) {
       } else if (!merges) {
         throw_user_error("--base {} is for adapters that are merged; remove it", a.base);
       }
-      return checkpoint::resolve_weights(a.base, log).string();
+      return train::resolve_weights(a.base, log).string();
     });
     comm::agree(world, [&] {
       request = {.checkpoint = a.checkpoint,

@@ -11,7 +11,6 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
@@ -19,6 +18,7 @@
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 
 namespace llampi::cli {
@@ -275,7 +275,7 @@ Manual inspect_manual() {
 int inspect_command(const Arguments& arguments) {
   if (!works_alone("inspect", environment_variable)) return kDone;
   InspectRequest request = parse_inspection(arguments);
-  request.file = checkpoint::resolve_weights(request.file, console_log(true, stderr)).string();
+  request.file = train::resolve_weights(request.file, console_log(true, stderr)).string();
   if (request.units) {
     print_units(request.file, request.json);
     return kDone;

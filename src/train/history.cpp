@@ -82,23 +82,26 @@ std::string end_json(const JobEnd& end, double time) {
   return text_of(line);
 }
 
-std::optional<SavedCheckpoint> newest_saved(const std::filesystem::path& file) {
+std::vector<SavedCheckpoint> saved_checkpoints(const std::filesystem::path& run_dir) {
+  const std::filesystem::path file = run_dir / "history.jsonl";
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(file, ignored)) return std::nullopt;
-  std::optional<SavedCheckpoint> newest;
+  if (!std::filesystem::is_regular_file(file, ignored)) return {};
+  std::vector<SavedCheckpoint> saved;
   std::istringstream text(io::read_whole(file));
   for (std::string line; std::getline(text, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;  // torn
     try {
       const auto event = json.value("event", "");
-      if (event == "start" && json.value("step", std::int64_t{-1}) == 0) newest.reset();
+      if (event == "start" && json.value("step", std::int64_t{-1}) == 0) saved.clear();
       if (event == "checkpoint")
-        newest = {.step = json.at("step"), .file = json.at("file"), .time = json.at("time")};
+        saved.push_back({.step = json.at("step"),
+                         .file = run_dir / json.at("file").get<std::string>(),
+                         .time = json.at("time")});
     } catch (const nlohmann::json::exception&) {  // no line of this program
     }
   }
-  return newest;
+  return saved;
 }
 
 HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(made(file)) {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "train/growing_file.hpp"
 
@@ -41,12 +41,12 @@ std::string end_json(const JobEnd& end, double time);
 /// A checkpoint that the history tells of.
 struct SavedCheckpoint {
   std::int64_t step = 0;
-  std::string file;  ///< as checkpoint_json() has it
+  std::filesystem::path file;
   double time = 0;
 };
-/// The newest that the run has saved since it last began; nothing if there is none, or no such file.
-/// @throws Error if it cannot be read
-std::optional<SavedCheckpoint> newest_saved(const std::filesystem::path& file);
+/// Those that the run in this folder has saved since it last began, in that order, whether they are still there or not; none if it
+/// has no history.jsonl. @throws Error if that cannot be read
+std::vector<SavedCheckpoint> saved_checkpoints(const std::filesystem::path& run_dir);
 
 /// Appends lines. What cannot be written stays in memory: a run does not end because of its history. One rank has it.
 class HistoryFile {

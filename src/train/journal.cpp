@@ -22,9 +22,9 @@ void Journal::open_prometheus() {
   prometheus_ = std::make_unique<PrometheusFile>(config_.log.prometheus, config_.run.dir, log_);
 }
 
-bool Journal::open_folder(const std::string& run_text, const JobStart& start, const fs::path& fallback) {
+bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
   folder_->open(run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, start.step, log_,
-                fallback);
+                config_.checkpoint.fallback_dir);
   folder_->history().append(start_json(start, unix_seconds()));
   return folder_->metrics().ends_with_step(start.step);
 }
@@ -71,8 +71,8 @@ void Journal::saved(const fs::path& file, std::int64_t step, CheckpointContent c
   const fs::path in_folder = file.lexically_relative(config_.run.dir);
   const bool is_there =
       !in_folder.empty() && *in_folder.begin() != "..";  // and not in checkpoint.fallback_dir
-  folder_->history().append(
-      checkpoint_json(step, (is_there ? in_folder : file).string(), content, seconds, unix_seconds()));
+  folder_->history().append(checkpoint_json(step, (is_there ? in_folder : fs::absolute(file)).string(),
+                                            content, seconds, unix_seconds()));
   standing_.saved_step = step;
   write_prometheus();
 }

@@ -25,9 +25,9 @@ class Journal {
   void keep(std::unique_ptr<RunFolder> folder) { folder_ = std::move(folder); }
   /// Where log.prometheus asks for the file. @throws UserError as PrometheusFile does
   void open_prometheus();
-  /// @param run_text for config.ini @param fallback the run's fallback_folder()
+  /// @param run_text for config.ini
   /// @returns whether metrics.jsonl ends with the training of the step that the run continues after
-  bool open_folder(const std::string& run_text, const JobStart& start, const std::filesystem::path& fallback);
+  bool open_folder(const std::string& run_text, const JobStart& start);
   /// Of this job: the step of the checkpoint that it continues from (0: none), and the run's last one.
   void begin(std::int64_t start_step, std::int64_t total_steps);
   /// Null but on rank 0.

@@ -10,11 +10,11 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/engine_config.hpp"
 #include "train/placement_note.hpp"
-#include "train/run_checkpoints.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_warnings.hpp"
 #include "train/shared_folder.hpp"
@@ -133,8 +133,8 @@ void keep_choices_of_run(const OpenRun& run, const TunedRun& choices) {
 
 void open_folder(OpenRun& run, const TunedRun& choices) {
   run.owes_evaluation = comm::from_rank_0(run.world, [&] {
-    const bool ends_with_step = run.journal.open_folder(
-        run.start.run_text, run.report->job_start(run.state.step, run.total_steps), run.room->fallback());
+    const bool ends_with_step =
+        run.journal.open_folder(run.start.run_text, run.report->job_start(run.state.step, run.total_steps));
     keep_choices_of_run(run, choices);
     const auto problem =
         run.room->problem_at_the_end({run.state.step, run.total_steps, run.config.checkpoint.every});

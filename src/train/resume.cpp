@@ -10,9 +10,9 @@
 #include "llampi/core/error_source.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
-#include "train/run_checkpoints.hpp"
 #include "train/same_model.hpp"
 #include "train/tokenizer_check.hpp"
 
@@ -60,7 +60,7 @@ std::vector<fs::path> given_checkpoints(const Config& config) {
   const fs::path given = config.run.resume.file;
   std::error_code ignored;
   std::vector<fs::path> files;
-  if (fs::is_directory(given, ignored)) files = checkpoint::list_checkpoints(given);
+  if (fs::is_directory(given, ignored)) files = run_checkpoints(given);
   if (files.empty()) files.push_back(given);
   return files;
 }
@@ -108,7 +108,7 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,
                                           const Log& log) {
   if (config.run.resume.mode == ResumeFrom::Mode::automatic)
-    return checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
+    return newest_of_run(config.run.dir, config.checkpoint.fallback_dir, refused, log);
   if (config.run.resume.mode == ResumeFrom::Mode::file) return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
@@ -154,16 +154,20 @@ bool is_there(const fs::path& model) {
 /// Of a run that begins.
 Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                          const std::string& data, const Log& log) {
+  if (const auto vanished = vanished_checkpoint(config.run.dir))
+    log.warning(
+        "the run begins again at step 1: its newest checkpoint, {}, is gone, and no other one is left",
+        *vanished);
   const Config defaults;
   if (same_place(config.run.dir, defaults.run.dir))
     log.info("run.dir is not given: the run is kept in {}", config.run.dir);
   Start start{.run_text = texts.resolved + "\n"};
   if (config.model.weights) {
-    start.weights = checkpoint::resolve_weights(*config.model.weights, log);
+    start.weights = resolve_weights(*config.model.weights, log);
     if (start.weights != *config.model.weights)
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
-  if (config.lora.weights) start.adapter = checkpoint::resolve_weights(*config.lora.weights, log);
+  if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights, [&] {
     if (!start.weights.empty()) static_cast<void>(checkpoint::identify(start.weights));  // that it is there
@@ -236,13 +240,12 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   if (std::ranges::find(own, checkpoint->file) == own.end())
     run_text =
         with_note(run_text, kBeganFrom, fs::absolute(config.run.resume.file).lexically_normal().string());
-  return {
-      .checkpoint = checkpoint->file,
-      .finished = is_finished(*checkpoint, config, state, log),
-      .weights = config.lora.rank > 0 ? checkpoint::resolve_weights(*config.model.weights, log) : fs::path(),
-      .run_text = std::move(run_text),
-      .step = checkpoint->summary.state.step,
-      .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
+  return {.checkpoint = checkpoint->file,
+          .finished = is_finished(*checkpoint, config, state, log),
+          .weights = config.lora.rank > 0 ? resolve_weights(*config.model.weights, log) : fs::path(),
+          .run_text = std::move(run_text),
+          .step = checkpoint->summary.state.step,
+          .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
-#include "train/run_checkpoints.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 
 namespace llampi::train {
 namespace {

@@ -1,35 +1,136 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_checkpoints.hpp"
+#include "llampi/train/run_checkpoints.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <system_error>
 
+#include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/train/run_text.hpp"
+#include "train/history.hpp"
 
 namespace llampi::train {
+namespace {
 
 namespace fs = std::filesystem;
 
-fs::path fallback_folder(const Config& config) {
-  if (config.checkpoint.fallback_dir.empty()) return {};
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+/// As one working folder sees it.
+fs::path whole_path(const fs::path& path) {
+  std::error_code ignored;
+  return fs::absolute(path, ignored).lexically_normal();
+}
+
+/// Of the last job of the run; empty if it had none.
+std::string noted_fallback_dir(const fs::path& run_dir) {
+  const fs::path config = run_dir / "config.ini";
+  return is_file(config) ? read_run_text(io::read_whole(config)).value("checkpoint.fallback_dir") : "";
+}
+
+/// The newest, if it is gone.
+std::optional<SavedCheckpoint> vanished(const fs::path& run_dir) {
+  const auto saved = saved_checkpoints(run_dir);
+  return saved.empty() || is_file(saved.back().file) ? std::nullopt : std::optional(saved.back());
+}
+
+std::string to_string(const SavedCheckpoint& saved) {
+  return fmt::format("{} of step {} (saved {})", saved.file.string(), saved.step, utc_time(saved.time));
+}
+
+}  // namespace
+
+fs::path fallback_folder(const fs::path& run_dir, const std::string& fallback_dir) {
+  if (fallback_dir.empty()) return {};
   std::error_code error;
-  const fs::path run_dir = fs::weakly_canonical(fs::absolute(config.run.dir, error), error);
-  if (error || run_dir.empty())
-    throw_user_error("cannot follow the path run.dir = {}: {}; choose another run.dir", config.run.dir,
+  const fs::path whole = fs::weakly_canonical(fs::absolute(run_dir, error), error);
+  if (error || whole.empty())
+    throw_user_error("cannot follow the path run.dir = {}: {}; choose another run.dir", run_dir.string(),
                      error.message());
-  return fs::path(config.checkpoint.fallback_dir) / run_dir.relative_path();
+  return fs::path(fallback_dir) / whole.relative_path();
+}
+
+fs::path fallback_folder(const Config& config) {
+  return fallback_folder(config.run.dir, config.checkpoint.fallback_dir);
+}
+
+std::vector<fs::path> fallback_folders(const fs::path& run_dir, const std::string& fallback_dir) {
+  std::vector<fs::path> folders;
+  const std::string noted = noted_fallback_dir(run_dir);
+  if (!fallback_dir.empty()) folders.push_back(fallback_folder(run_dir, fallback_dir));
+  if (!noted.empty() && whole_path(noted) != whole_path(fallback_dir))
+    folders.push_back(fallback_folder(run_dir, noted));
+  return folders;
+}
+
+std::vector<fs::path> run_checkpoints(const fs::path& run_dir, const std::string& fallback_dir) {
+  std::vector<fs::path> files = checkpoint::list_checkpoints(run_dir);
+  const auto add = [&files](const fs::path& file) {
+    const auto is_same = [&](const fs::path& other) { return whole_path(other) == whole_path(file); };
+    if (std::ranges::none_of(files, is_same)) files.insert(files.begin(), file);
+  };
+  for (const fs::path& folder : fallback_folders(run_dir, fallback_dir))
+    std::ranges::for_each(checkpoint::list_checkpoints(folder), add);
+  for (const SavedCheckpoint& saved : saved_checkpoints(run_dir)) {
+    if (checkpoint::checkpoint_step(saved.file) == saved.step && is_file(saved.file)) add(saved.file);
+  }
+  std::ranges::stable_sort(
+      files, {}, [](const fs::path& file) { return checkpoint::checkpoint_step(file).value_or(0); });
+  return files;
 }
 
 std::vector<fs::path> run_checkpoints(const Config& config) {
-  std::vector<fs::path> files;
-  if (const auto fallback = fallback_folder(config); !fallback.empty())
-    files = checkpoint::list_checkpoints(fallback);
-  const auto own = checkpoint::list_checkpoints(config.run.dir);
-  files.insert(files.end(), own.begin(), own.end());
-  std::stable_sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
-    return checkpoint::checkpoint_step(a) < checkpoint::checkpoint_step(b);
-  });
-  return files;
+  return run_checkpoints(config.run.dir, config.checkpoint.fallback_dir);
+}
+
+std::optional<std::string> vanished_checkpoint(const fs::path& run_dir) {
+  const auto newest = vanished(run_dir);
+  return newest ? std::optional(to_string(*newest)) : std::nullopt;
+}
+
+std::optional<checkpoint::FoundCheckpoint> newest_of_run(const fs::path& run_dir,
+                                                         const std::string& fallback_dir,
+                                                         std::vector<checkpoint::Refused>& refused,
+                                                         const Log& log) {
+  const auto files = run_checkpoints(run_dir, fallback_dir);
+  auto newest = checkpoint::newest_or_none(files, run_dir.string(), refused, log);
+  const auto gone = vanished(run_dir);
+  if (newest && gone && newest->summary.state.step < gone->step)
+    log.warning("the newest checkpoint of the run in {}, {}, is gone; taking {}", run_dir.string(),
+                to_string(*gone), newest->file.string());
+  return newest;
+}
+
+fs::path resolve_weights(const fs::path& weights, const Log& log) {
+  std::error_code ignored;
+  if (!fs::is_directory(weights, ignored) || !checkpoint::is_run_folder(weights)) return weights;
+  if (fs::exists(weights / "config.json", ignored)) {
+    if (const auto hidden = run_checkpoints(weights); !hidden.empty())
+      log.warning(
+          "{} holds a model (config.json) and checkpoints of a run: the model is taken; name the file to take the newest "
+          "checkpoint, {}",
+          weights.string(), hidden.back().string());
+    return weights;
+  }
+  std::vector<checkpoint::Refused> refused;
+  const auto newest = newest_of_run(weights, {}, refused, log);
+  if (!newest) {
+    if (const auto gone = vanished(weights))
+      throw_user_error("the newest checkpoint of the run in {}, {}, is gone, and no other one is left",
+                       weights.string(), to_string(*gone));
+    throw_user_error(
+        "{} is the folder of a run that has not saved a checkpoint yet; give a checkpoint or a Hugging Face "
+        "folder",
+        weights.string());
+  }
+  log.info("{}: its newest checkpoint is {}", weights.string(), newest->file.string());
+  return newest->file;
 }
 
 checkpoint::Retention retention_of(const Config& config) {

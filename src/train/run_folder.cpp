@@ -9,6 +9,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/spilled_metrics.hpp"
 
@@ -110,7 +111,7 @@ void RunFolder::refuse_files_of_others() const {
 }
 
 void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log,
-                     const fs::path& fallback) {
+                     const std::string& fallback_dir) {
   constexpr auto kAdvice = "; choose another run.dir";
   io::create_folder(folder_ / "checkpoints", kAdvice);
   if (more.traces) create_trace_folder(folder_ / "trace", log);
@@ -122,45 +123,33 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   std::error_code ignored;
   fs::remove(probe, ignored);
   const fs::path metrics = folder_ / "metrics.jsonl";
-  if (last_step == 0) keep_metrics_of_lost_run(metrics, log);  // first: it may refuse to begin
+  const auto fallbacks = fallback_folders(folder_, fallback_dir);  // config.ini is still that of the last job
   if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   if (last_step == 0) {
+    keep_metrics_of_lost_run(metrics, log);
     // Of an earlier run too, to which those that go there now would be added.
-    for (const auto& spilled : list_spilled_metrics(fallback))
-      fs::rename(spilled.second, free_name(fallback, "metrics-lost-", ".jsonl"), ignored);
+    for (const fs::path& fallback : fallbacks) {
+      for (const auto& spilled : list_spilled_metrics(fallback))
+        fs::rename(spilled.second, free_name(fallback, "metrics-lost-", ".jsonl"), ignored);
+    }
   }
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step, log);
-  if (!fallback.empty()) metrics_->restore(fallback, last_step, log);
+  for (auto fallback = fallbacks.rbegin(); fallback != fallbacks.rend(); ++fallback)
+    metrics_->restore(*fallback, last_step, log);
   if (more.tensorboard) open_events(metrics, log);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }
 
-/// Of a run that has saved checkpoints, none of which is there any more: it begins again, and nothing else is left of it.
+/// Of a run that has saved checkpoints, none of which is there any more: nothing else is left of it.
 void RunFolder::keep_metrics_of_lost_run(const fs::path& metrics, const Log& log) const {
-  const auto lost = newest_saved(folder_ / "history.jsonl");
-  if (!lost) return;
   std::error_code error;
-  // As saver.cpp notes it: in this folder, or where checkpoint.fallback_dir was.
-  const bool was_here = lost->file.starts_with("checkpoints/");
-  const fs::path file = was_here ? folder_ / lost->file : fs::path(lost->file);
-  if (fs::exists(file, error)) {
-    throw_user_error(
-        "the newest checkpoint of the run in {} is {}, of step {}, which is looked for with checkpoint.fallback_dir as before; "
-        "set it, or choose another run.dir to begin again",
-        folder_.string(), file.string(), lost->step);
-  }
-  std::string kept;
-  if (fs::exists(metrics, error) && !fs::is_empty(metrics, error)) {
-    const fs::path aside = free_name(folder_, "metrics-lost-", ".jsonl");
-    fs::rename(metrics, aside, error);
-    if (error)
-      throw_user_error("{} cannot be renamed to {}: {}", metrics.string(), aside.string(), error.message());
-    io::sync_folder_of(aside);
-    kept = fmt::format("; its metrics are now in {}", aside.string());
-  }
-  log.warning(
-      "the run begins again at step 1: its newest checkpoint, {} of step {} (saved {}), is gone, and no other one is left{}",
-      file.string(), lost->step, utc_time(lost->time), kept);
+  if (!vanished_checkpoint(folder_) || !fs::exists(metrics, error) || fs::is_empty(metrics, error)) return;
+  const fs::path aside = free_name(folder_, "metrics-lost-", ".jsonl");
+  fs::rename(metrics, aside, error);
+  if (error)
+    throw_user_error("{} cannot be renamed to {}: {}", metrics.string(), aside.string(), error.message());
+  io::sync_folder_of(aside);
+  log.info("the metrics of the run whose checkpoints are gone are now in {}", aside.string());
 }
 
 /// Training does not depend on them.

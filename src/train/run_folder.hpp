@@ -37,10 +37,10 @@ class RunFolder {
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
-  /// @param fallback the run's fallback_folder(), which may have lines of metrics.jsonl; empty: none
+  /// @param fallback_dir checkpoint.fallback_dir: the run's fallback_folders() may have lines of metrics.jsonl
   /// @throws UserError if it cannot be written, or if another job has made it meanwhile
   void open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log = {},
-            const std::filesystem::path& fallback = {});
+            const std::string& fallback_dir = {});
   bool is_open() const { return history_ != nullptr; }
   // Once it is open:
   MetricsFile& metrics() { return *metrics_; }

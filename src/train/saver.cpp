@@ -14,9 +14,9 @@
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/failure_message.hpp"
-#include "train/run_checkpoints.hpp"
 #include "train/spilled_metrics.hpp"
 
 namespace llampi::train {

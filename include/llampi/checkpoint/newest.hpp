@@ -42,9 +42,4 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<std::filesystem:
 /// Whether it looks like the folder of a run, with or without checkpoints.
 bool is_run_folder(const std::filesystem::path& folder);
 
-/// What a user means who names weights: the newest checkpoint of a run's folder, which the log names;
-/// anything else is taken as it is, also a model in the folder of a run, with a warning. One process calls it.
-/// @throws UserError if a run's folder has no checkpoint that can be read
-std::filesystem::path resolve_weights(const std::filesystem::path& weights, const Log& log);
-
 }  // namespace llampi::checkpoint

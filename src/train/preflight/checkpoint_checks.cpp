@@ -16,8 +16,8 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "train/room.hpp"
-#include "train/run_checkpoints.hpp"
 #include "train/saver.hpp"
 #include "train/state_sums.hpp"
 

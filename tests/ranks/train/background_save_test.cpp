@@ -112,8 +112,14 @@ TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
     run(c, keeping_log());
     EXPECT_TRUE(logged(checkpoint::checkpoint_path(kept, 12).string()));
     EXPECT_EQ(metrics(fmt::format("moved-{}", async)).size(), 12) << "nothing was left to do";
-    c.checkpoint.fallback_dir.clear();  // from step 8 on, as if it had been lost
-    run(c);
+    c.checkpoint.fallback_dir.clear();
+    run(c, keeping_log());
+    EXPECT_TRUE(logged("already complete: " + checkpoint::checkpoint_path(kept, 12).string()));
+    world().barrier();
+    if (world().rank() == 0) fs::remove_all(kept);  // lost: from step 8 on
+    world().barrier();
+    run(c, keeping_log());
+    EXPECT_TRUE(logged("is gone; taking "));
     EXPECT_EQ(tensors(fmt::format("moved-{}", async), 12), tensors("whole", 12));
   }
 }

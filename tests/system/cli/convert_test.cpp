@@ -320,6 +320,20 @@ TEST_F(Convert, ARunsFolderStandsForItsNewestCheckpoint) {
   EXPECT_THAT(
       read_text(path("next/config.ini")),
       AllOf(HasSubstr("\nweights = run\n"), HasSubstr("\n# model.weights: read from " + saved + "\n")));
+  // Where run.dir had no room for the newest one.
+  fs::create_directories(path("next/more/checkpoints"));
+  std::string history = read_text(path("next/history.jsonl"));
+  const std::string place = "checkpoints/step-00000001.h5", file = path("next/more/" + place).string();
+  ASSERT_NE(history.find(place), std::string::npos) << history;
+  history.replace(history.find(place), place.size(), file);
+  std::ofstream(path("next/history.jsonl")) << history;
+  fs::rename(path("next/" + place), file);
+  EXPECT_THAT(run(1, "inspect next").err, HasSubstr("its newest checkpoint is " + file));
+  EXPECT_THAT(run(1, next).out, HasSubstr("already complete: " + file));
+  fs::remove(file);
+  EXPECT_THAT(run(1, "inspect next").err, HasSubstr("is gone, and no other one is left"));
+  EXPECT_THAT(run(1, next).out, HasSubstr("the run begins again at step 1: its newest checkpoint, "));
+
   fs::create_directories(path("empty/checkpoints"));
   EXPECT_THAT(run(1, "inspect empty").err,
               HasSubstr("empty is the folder of a run that has not saved a checkpoint yet"));

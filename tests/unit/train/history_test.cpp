@@ -31,23 +31,24 @@ TEST(History, ATornLineStaysALineOfItsOwn) {
   EXPECT_EQ(read_text(folder / "history.jsonl"), "{\"event\":\"st\n{}\n");
 }
 
-TEST(History, TellsOfTheNewestCheckpointSinceTheRunBegan) {
+TEST(History, TellsOfTheCheckpointsSinceTheRunBegan) {
   const TemporaryFolder folder;
   const auto file = folder / "history.jsonl";
-  EXPECT_FALSE(newest_saved(file).has_value());
+  EXPECT_TRUE(saved_checkpoints(folder.path()).empty());
   const auto append = [&](const std::string& line) { HistoryFile(file).append(line); };
   append(start_json({.step = 0}, 1));
   append(checkpoint_json(4, "checkpoints/a.h5", CheckpointContent::all, 0.25, 2));
   append("{\"event\": \"checkpoint\"}\n{\"event\": 3}\n[]\n{\"ev");
-  append(checkpoint_json(8, "checkpoints/b.h5", CheckpointContent::all, 0.25, 3.5));
+  append(checkpoint_json(8, "/elsewhere/b.h5", CheckpointContent::all, 0.25, 3.5));
   append(start_json({.step = 8}, 4));
-  const auto newest = newest_saved(file);
-  ASSERT_TRUE(newest.has_value());
-  EXPECT_EQ(newest->step, 8);
-  EXPECT_EQ(newest->file, "checkpoints/b.h5");
-  EXPECT_EQ(newest->time, 3.5);
+  const auto saved = saved_checkpoints(folder.path());
+  ASSERT_EQ(saved.size(), 2);
+  EXPECT_EQ(saved[0].file, folder / "checkpoints/a.h5");
+  EXPECT_EQ(saved[1].step, 8);
+  EXPECT_EQ(saved[1].file, "/elsewhere/b.h5");
+  EXPECT_EQ(saved[1].time, 3.5);
   append(start_json({.step = 0}, 5));
-  EXPECT_FALSE(newest_saved(file).has_value()) << "of a run before";
+  EXPECT_TRUE(saved_checkpoints(folder.path()).empty()) << "of a run before";
 }
 
 TEST(History, AStartSaysWhatTheRunIs) {

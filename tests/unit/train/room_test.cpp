@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "llampi/core/error.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/room.hpp"
-#include "train/run_checkpoints.hpp"
 
 namespace llampi::test {
 namespace {
