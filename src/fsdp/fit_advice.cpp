@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <iterator>
 #include <utility>
@@ -75,19 +74,14 @@ Change without_what_does_not_go_with(EngineOptions options, OptionValue value,
   return change;
 }
 
+/// Recomputation is of whole blocks in the search, which needs least memory; with_least_recomputation() follows it.
 /// @param in_fp8 products are: shards in host memory cannot be cast then
 Changes other_changes(const EngineOptions& options, bool in_fp8) {
   Changes changes;
   if (!options.training) return changes;
-  // Each keeps less than those before it, on the device and the host together.
-  using enum Checkpointing;
-  constexpr std::array kLevels = {none, offload, selective, feed_forward, full};
-  const auto now =
-      std::ranges::find_if(kLevels, [&](auto level) { return options.checkpointing.uses(level); });
-  for (const Checkpointing level : {selective, feed_forward, full}) {  // the cheapest first
-    if (std::ranges::find(kLevels, level) <= now) continue;
+  if (options.checkpointing != Checkpointing::full) {
     changes.push_back(
-        {{{"checkpointing", word_of(level)}}, [level](EngineOptions& o) { o.checkpointing = level; }});
+        {{{"checkpointing", ""}}, [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
   }
   if (!options.offload.optimizer) {
     changes.push_back(
@@ -255,6 +249,19 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   return FittingRun{together(changes), ranks, std::move(options), arena_bytes};
 }
 
+/// `fit` with as little recomputation as its other changes leave room for, if it has more than is configured.
+FittingRun with_least_recomputation(const FitQuestion& q, FittingRun fit) {
+  const auto changed = std::ranges::find(fit.changes, "checkpointing", &OptionValue::field);
+  if (changed == fit.changes.end()) return fit;
+  const DeviceMesh mesh = mesh_for(q, fit.options, fit.ranks);
+  const EngineOptions with_whole_blocks = fit.options;
+  const FitQuestion question{q.model, with_whole_blocks, mesh, q.sizes, q.backend, q.fits};
+  fit.options.checkpointing = fitting_checkpointing(question);
+  fit.arena_bytes = question.compile(fit.options).arena_bytes;
+  changed->value = to_string(fit.options.checkpointing);
+  return fit;
+}
+
 Changes joined(Changes first, const Changes& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
@@ -373,12 +380,12 @@ std::string largest_buffers(const CompiledModel& compiled, std::optional<Arena> 
 
 std::optional<FittingRun> find_fit(const FitQuestion& q) {
   const int ranks = ranks_of(q.mesh);
-  if (auto fit = fitting_change(q, ranks)) return fit;
+  if (auto fit = fitting_change(q, ranks)) return with_least_recomputation(q, *std::move(fit));
   for (int times = 2; times <= kMostTimesRanks; times *= 2) {
     if (auto fit = fit_with(q, {}, times * ranks)) return fit;
   }
   for (int times = 2; times <= kMostTimesRanks; times *= 2) {
-    if (auto fit = fitting_change(q, times * ranks)) return fit;
+    if (auto fit = fitting_change(q, times * ranks)) return with_least_recomputation(q, *std::move(fit));
   }
   return std::nullopt;
 }

@@ -28,7 +28,7 @@ struct FittingRun {
 };
 
 /// The first of these that fits. What changes no numbers but for rounding comes first: a smaller micro-batch,
-/// fewer and smaller units that are unsharded at the same time, checkpointing of activations (the cheapest level that is enough), offload of the optimizer, of the parameters, of residuals, full_shard, and as
+/// fewer and smaller units that are unsharded at the same time, checkpointing of activations (fitting_checkpointing(): of as few blocks as is enough), offload of the optimizer, of the parameters, of residuals, full_shard, and as
 /// many of them together as are needed: first of the same strategy, with the optimizer state divided among replicas too if that is needed. Then a frozen base in 8 bits, then the state in bfloat16, by itself and with all of those: the moments,
 /// the master, the gradients (with what they are reduced in). Then up to 64 times as many ranks. None if none
 /// does.

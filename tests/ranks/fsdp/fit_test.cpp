@@ -136,7 +136,7 @@ TEST_F(Fit, AdvisesToDivideTheStateAndToRecompute) {
   ASSERT_TRUE(found);
   std::string changes;
   for (const auto& [field, value] : found->changes) changes += field + " = " + value + "; ";
-  EXPECT_EQ(changes, "checkpointing = full; shard_optimizer_over_replicas = true; ");
+  EXPECT_EQ(changes, "checkpointing = full 3, feed_forward; shard_optimizer_over_replicas = true; ");
 }
 
 TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
@@ -401,6 +401,29 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
   EXPECT_EQ(chosen(0), "full");
 }
 
+TEST_F(Fit, AdvisesNoMoreRecomputationThanIsNeeded) {
+  options_.batch.sequences = 1;
+  has_smallest_units(options_);
+  const auto levels = checkpointing_levels(*model_);
+  const auto arena_with = [&](const BlockCheckpointing& checkpointing) {
+    EngineOptions options = options_;
+    options.checkpointing = checkpointing;
+    return sum(arenas(options));
+  };
+  for (const char* text : {"selective 1, none", "selective", "feed_forward 2, selective"}) {
+    const std::int64_t bytes = arena_with(*parse_checkpointing(text));
+    SmallDevice small(bytes);
+    const std::string advice = refusal(small, small), before = "; it would fit with checkpointing = ";
+    ASSERT_THAT(advice, HasSubstr(before));
+    const auto advised = parse_checkpointing(advice.substr(advice.find(before) + before.size()));
+    ASSERT_TRUE(advised.has_value()) << advice;
+    const auto level = std::ranges::find(levels, *advised);
+    ASSERT_NE(level, levels.end()) << advice;
+    EXPECT_LE(arena_with(*level), bytes) << advice;
+    EXPECT_GT(arena_with(*(level - 1)), bytes) << advice;
+  }
+}
+
 /// Counted by hand: of one layer with weights of `elements`.
 double forward_flops(double elements, double tokens) { return 2 * elements * tokens; }
 
@@ -656,7 +679,8 @@ TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
   options_.batch.sequences = 8;
   options_.checkpointing = Checkpointing::none;
   EXPECT_THAT(refusal(device, device),
-              ::testing::EndsWith("; it would fit with batch.sequences = 1 and checkpointing = full"));
+              ::testing::EndsWith(
+                  "; it would fit with batch.sequences = 1 and checkpointing = full 3, feed_forward"));
 }
 
 TEST_F(Fit, ABaseIn8BitsIsAdvisedBeforeAShorterState) {

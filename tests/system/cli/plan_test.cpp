@@ -472,12 +472,13 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   ASSERT_LT(full, one);
   ASSERT_LT(offloaded, full);
   EXPECT_EQ(advice(run + "8", (smaller + all) / 2), "it would fit with train.micro_batch = 4\n");
-  // The cheapest level that is enough.
+  // No more recomputation than is needed.
   ASSERT_LT(full + 0.01, feed_forward);
   ASSERT_LT(feed_forward, (full + one) / 2);
   EXPECT_EQ(advice(run + "1", (full + one) / 2),
-            "it would fit with activation.checkpointing = feed_forward\n");
-  EXPECT_EQ(advice(run + "1", full + 0.01), "it would fit with activation.checkpointing = full\n");
+            "it would fit with activation.checkpointing = feed_forward 1, selective\n");
+  EXPECT_EQ(advice(run + "1", full + 0.01),
+            "it would fit with activation.checkpointing = full 1, feed_forward\n");
   // As many changes as are needed, and no more.
   ASSERT_LT(mib_needed(run + "1 --fsdp.cpu_offload=optimizer"), (offloaded + full) / 2);
   const std::string host = " \\(at least [0-9.]+ [KMG]iB of host memory per rank\\)\n$";
@@ -488,7 +489,7 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   EXPECT_THAT(
       advice(run + "8", offloaded + 0.01),
       ContainsRegex(
-          "^it would fit with train.micro_batch = 1 and activation.checkpointing = full and fsdp.cpu_offload = params" +
+          "^it would fit with train.micro_batch = 1 and activation.checkpointing = full 1, feed_forward and fsdp.cpu_offload = params" +
           host));
   // Of what is unsharded, on several ranks.
   folder_.write("large-blocks.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 512,
