@@ -94,26 +94,37 @@ void remove_unfinished_checkpoints(const fs::path& run_dir) {
 
 bool has_optimizer(const fs::path& file) { return finds_optimizer(file).value_or(false); }
 
-std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention) {
+std::vector<bool> stay(const std::vector<std::int64_t>& steps, const Retention& retention,
+                       const std::function<std::optional<bool>(std::size_t)>& has_optimizer) {
   require(retention.newest >= 1, "at least one checkpoint is kept");
-  auto checkpoints = list_checkpoints(run.run_dir);
-  std::erase_if(checkpoints, [&](const fs::path& file) {
+  std::vector<bool> stays;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    stays.push_back(steps.size() - i <= static_cast<std::size_t>(retention.newest) ||
+                    (retention.every > 0 && steps[i] % retention.every == 0));
+  }
+  if (std::ranges::find(stays, false) == stays.end()) return stays;
+  for (std::size_t i = steps.size(); i-- > 0;) {
+    const auto has = has_optimizer(i);
+    if (has == false) continue;
+    stays[i] = true;
+    if (has) break;
+  }
+  return stays;
+}
+
+std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention) {
+  auto files = list_checkpoints(run.run_dir);
+  std::erase_if(files, [&](const fs::path& file) {
     return *checkpoint_step(file) > run.step || std::ranges::find(run.damaged, file) != run.damaged.end();
   });
-  const auto all = checkpoints;
-  const std::size_t newest = std::min(checkpoints.size(), static_cast<std::size_t>(retention.newest));
-  checkpoints.resize(checkpoints.size() - newest);
-  std::erase_if(checkpoints, [&](const fs::path& file) {
-    return retention.every > 0 && *checkpoint_step(file) % retention.every == 0;
-  });
-  if (checkpoints.empty()) return checkpoints;
-  for (auto file = all.rbegin(); file != all.rend(); ++file) {
-    const auto has = finds_optimizer(*file);
-    if (has == false) continue;
-    std::erase(checkpoints, *file);
-    if (has) break;  // the newest with optimizer state; what cannot be read might be that
+  std::vector<std::int64_t> steps;
+  for (const auto& file : files) steps.push_back(*checkpoint_step(file));
+  const auto stays = stay(steps, retention, [&](std::size_t i) { return finds_optimizer(files[i]); });
+  std::vector<fs::path> surplus;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!stays[i]) surplus.push_back(files[i]);
   }
-  return checkpoints;
+  return surplus;
 }
 
 void prune_checkpoints(const RunCheckpoints& run, const Retention& retention) {

@@ -20,47 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 10;
-
-/// Multiples of `divisor` in (begin, end].
-std::int64_t multiples(std::int64_t divisor, std::int64_t begin, std::int64_t end) {
-  return divisor > 0 && end > begin ? end / divisor - begin / divisor : 0;
-}
-
-std::int64_t number_of(const Saves& saves) {
-  const std::int64_t last = saves.total_steps - 1;  // the save at the end comes whatever `every` says
-  return multiples(saves.every, saves.step, last) + (saves.total_steps > saves.step ? 1 : 0);
-}
-
-/// Of the save with this number, from 1; all but the last one.
-std::int64_t step_of(const Saves& saves, std::int64_t number) {
-  return (saves.step / saves.every + number) * saves.every;
-}
-
-/// Of the first `saved` new files, how many are there after the save that made the last of them.
-std::int64_t kept_new(const Saves& saves, const checkpoint::Retention& retention, std::int64_t saved) {
-  const std::int64_t older = saved - retention.newest;
-  if (older <= 0) return saved;
-  if (retention.every <= 0) return retention.newest;
-  const std::int64_t both = std::lcm(saves.every, retention.every);
-  return retention.newest + multiples(both, saves.step, step_of(saves, older));
-}
-
-std::int64_t kept_bytes(const checkpoint::Retention& retention, std::int64_t saved,
-                        const std::vector<SavedFile>& existing) {
-  const std::int64_t newest = std::max<std::int64_t>(0, retention.newest - saved);
-  const auto newest_whole = std::find_if(existing.rbegin(), existing.rend(),
-                                         [](const SavedFile& file) { return file.has_optimizer; });
-  const SavedFile* const continued_from =
-      retention.weights_only && newest_whole != existing.rend() ? &*newest_whole : nullptr;
-  std::int64_t bytes = 0;
-  for (std::int64_t i = 0; i < std::ssize(existing); ++i) {
-    const auto& file = existing[static_cast<std::size_t>(i)];
-    const bool stays = saved == 0 || std::ssize(existing) - i <= newest ||
-                       (retention.every > 0 && file.step % retention.every == 0) || &file == continued_from;
-    if (stays) bytes += file.bytes;
-  }
-  return bytes;
-}
+constexpr std::int64_t kForeseenSaves = 1'000'000;  // a run of more has no end in sight
 
 std::int64_t sum_of_bytes(const std::vector<fs::path>& files) {
   return std::accumulate(
@@ -99,11 +59,28 @@ std::optional<std::string> what_forbids_writing(const fs::path& folder) {
 
 RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& retention, std::int64_t bytes,
                              const std::vector<SavedFile>& existing) {
-  const std::int64_t number = number_of(saves);
-  if (number == 0) return {};
-  const std::int64_t files = kept_new(saves, retention, number - 1) + 1;
-  const std::int64_t freed = kept_bytes(retention, 0, existing) - kept_bytes(retention, number - 1, existing);
-  return {files, files * bytes - freed};
+  if (saves.step >= saves.total_steps) return {};
+  std::vector<std::int64_t> steps;
+  for (const auto& file : existing) steps.push_back(file.step);
+  if (saves.every > 0) {
+    const std::int64_t first = saves.step / saves.every + 1, last = (saves.total_steps - 1) / saves.every;
+    for (std::int64_t i = first; i <= std::min(last, first + kForeseenSaves); ++i)
+      steps.push_back(i * saves.every);
+  }
+  RoomAtTheEnd end{1, bytes};
+  if (steps.size() == existing.size()) return end;  // no save before the last one deletes any
+  const auto stays = checkpoint::stay(steps, retention, [&](std::size_t i) {
+    return i < existing.size() ? existing[i].has_optimizer : !retention.weights_only;
+  });
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (i < existing.size()) {
+      if (!stays[i]) end.bytes -= existing[i].bytes;
+    } else if (stays[i]) {
+      ++end.new_files;
+      end.bytes += bytes;
+    }
+  }
+  return end;
 }
 
 Room::Room(const Config& config, std::int64_t bytes, fs::path fallback, FreeBytes free)

@@ -206,6 +206,10 @@ struct Retention {
   std::int64_t every = 0;     ///< and those of steps that this divides; 0: none
   bool weights_only = false;  ///< the next ones have no optimizer state
 };
+/// Whether each of the checkpoints of these steps stays. @param steps of the oldest first
+/// @param has_optimizer of the i-th; nothing: it cannot be read just now, and stays, as it might be the newest with optimizer state
+std::vector<bool> stay(const std::vector<std::int64_t>& steps, const Retention& retention,
+                       const std::function<std::optional<bool>(std::size_t)>& has_optimizer);
 /// The checkpoints in the folder of a run that is at some step. Those of later steps were written by a job that got further: they
 /// do not count, and stay until the run replaces them.
 struct RunCheckpoints {
