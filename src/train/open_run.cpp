@@ -105,20 +105,6 @@ void note_placement(OpenRun& run, std::int64_t saved_step) {
     run.log.info("changed since step {}: {}", saved_step, change);
 }
 
-std::unique_ptr<Saver> make_saver(OpenRun& run, std::int64_t saved_step) {
-  const auto saved = [&run](const fs::path& file, std::int64_t step, CheckpointContent content,
-                            double seconds) {
-    if (content == CheckpointContent::all) run.continuable_step = step;
-    run.journal.saved(file, step, content, seconds);
-  };
-  run.continuable_step = saved_step;
-  return std::make_unique<Saver>(
-      Saver::Run{run.world, run.compute.device(), *run.engine, run.config, run.checkpoint_texts(),
-                 run.texts.name_of, run.record, run.log, run.stopping, *run.room, run.side_work, saved,
-                 [&run] { return run.journal.metrics(); }},
-      saved_step, run.refused);
-}
-
 /// Not even where the disk is full does training depend on it.
 void keep_choices_of_run(const OpenRun& run, const TunedRun& choices) {
   if (choices.products.empty()) return;
@@ -184,7 +170,10 @@ std::optional<Outcome> open_run(OpenRun& run) {
   note_placement(run, saved_step);
   run.total_steps = total_steps(run.config, run.state);
   run.schedule = schedule_of(run.config, run.total_steps);
-  run.saver = make_saver(run, saved_step);
+  run.continuable_step = saved_step;
+  run.saver = std::make_unique<Saver>(
+      run, Saver::Services{run.stopping, *run.room, run.journal, run.side_work, run.continuable_step},
+      saved_step);
   run.report = std::make_unique<RunReport>(run);
   open_folder(run, choices);
   describe(run);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_setup.hpp"
 
+#include <utility>
+
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -112,6 +114,14 @@ void RunSetup::fill_adapters() {
   } else {
     engine->initialise_adapters(config.run.seed);
   }
+}
+
+data::Loader RunSetup::open_loader() const {
+  std::vector<std::int64_t> numbers;
+  const auto shape = fsdp::step_shape(engine->options(), engine->mesh());
+  for (int m = 0; m < shape.per_rank; ++m)
+    numbers.push_back(fsdp::micro_batch_number(shape, engine->mesh(), world.rank(), m));
+  return {*inputs.train_file, inputs.batch_options, *inputs.sampler, std::move(numbers)};
 }
 
 checkpoint::CheckpointTexts RunSetup::checkpoint_texts() const {

@@ -11,6 +11,7 @@
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
+#include "llampi/data/loader.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/health/flight_record.hpp"
 #include "llampi/train/config.hpp"
@@ -58,6 +59,8 @@ struct RunSetup {
   /// @throws DamagedCheckpoint on all ranks, and UserError
   std::int64_t fill_engine();
 
+  /// Of this rank's micro-batches, once the engine is built.
+  data::Loader open_loader() const;
   /// What checkpoints of the run say besides their tensors.
   checkpoint::CheckpointTexts checkpoint_texts() const;
 

@@ -11,7 +11,6 @@
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
-#include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/run_checkpoints.hpp"
@@ -96,16 +95,16 @@ struct Saver::Job {
   }
 };
 
-Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
-    : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
-  run_.room.note_checkpoints(saved_step_, refused_);  // reading them finds more than opening them did
+Saver::Saver(RunSetup& run, Services services, std::int64_t saved_step)
+    : run_(run), services_(std::move(services)), saved_step_(saved_step) {
+  services_.room.note_checkpoints(saved_step_, run_.refused);  // reading finds more than opening did
   if (run_.world.rank() == 0) warn_of_surplus();
   if (run_.config.checkpoint.content == CheckpointContent::weights) {
     run_.log.info(
         "checkpoint.content = weights: this run can continue only where it was told to stop, for then it saves all of its "
         "state");
   }
-  if (!run_.engine.options().snapshot) return;
+  if (!run_.engine->options().snapshot) return;
   background_ = std::make_unique<checkpoint::Background>(run_.world);
   if (background_->works()) return;
   run_.log.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
@@ -133,15 +132,15 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
   const fs::path file = file_of(state.step);
   auto settings = file_settings(config);
   settings.writers = writers;
-  auto own = checkpoint::tensor_pieces(run_.engine, pieces, checkpoint::stored_tensors(run_.engine));
+  auto own = checkpoint::tensor_pieces(*run_.engine, pieces, checkpoint::stored_tensors(*run_.engine));
   if (content == CheckpointContent::weights) {
     for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
   }
   return {.file = file,
-          .tensors = tensors_to_save(run_.engine, content),
+          .tensors = tensors_to_save(*run_.engine, content),
           .pieces = std::move(own),
           .state = state,
-          .texts = run_.texts,
+          .texts = run_.checkpoint_texts(),
           .settings = std::move(settings),
           .run = {config.run.dir, state.step, refused_beside(file)},
           .retention = retention_of(config),
@@ -161,17 +160,17 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
     return;
   const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
-  const Job job = job_of(state, run_.engine.pieces_to_save(), content, writers_);
-  for (Wait wait{.is_by_file = run_.stopping.file_is_there()};;) {
+  const Job job = job_of(state, run_.engine->pieces_to_save(), content, writers_);
+  for (Wait wait{.is_by_file = services_.stopping.file_is_there()};;) {
     get_ready();
     const auto failure = comm::common_failure([&] {
       sync_metrics();
-      saved(job.file, state.step, job.content, job.write(run_.world, run_.device));
+      saved(job.file, state.step, job.content, job.write(run_.world, run_.compute.device()));
     });
     if (!failure) {
       tell_of_untidiness(job.tidy(run_.world));
       if (run_.world.rank() == 0)
-        remove_spilled_metrics(run_.room.fallback(), job.state.step);  // they are synced
+        remove_spilled_metrics(services_.room.fallback(), job.state.step);  // they are synced
       break;
     }
     if (save_in_fallback(job, failure)) break;
@@ -186,8 +185,8 @@ bool Saver::get_ready() {
   bool is_short = false;
   comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
-    run_.room.make_some(run_.log);
-    is_short = !run_.room.fits() || !works([&] { run_.metrics()->sync(); });
+    services_.room.make_some(run_.log);
+    is_short = !services_.room.fits() || !works([&] { services_.journal.metrics()->sync(); });
   });
   return !comm::on_any_rank(run_.world, is_short);
 }
@@ -195,15 +194,15 @@ bool Saver::get_ready() {
 /// Collective.
 void Saver::sync_metrics() {
   comm::agree(run_.world, [&] {
-    if (run_.world.rank() == 0) run_.metrics()->sync();
+    if (run_.world.rank() == 0) services_.journal.metrics()->sync();
   });
 }
 
 /// False if that fails, too, or if there is no fallback. Collective.
 bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) {
-  const fs::path& folder = run_.room.fallback();
+  const fs::path& folder = services_.room.fallback();
   if (folder.empty()) return false;
-  run_.log.warning("{}", message_of(failure, run_.name_of));
+  run_.log.warning("{}", message_of(failure, run_.texts.name_of));
   Job elsewhere = job;
   elsewhere.run.run_dir = folder;
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
@@ -213,14 +212,14 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
     comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;
       io::create_folder(elsewhere.file.parent_path());
-      const auto& lines = run_.metrics()->unwritten();
+      const auto& lines = services_.journal.metrics()->unwritten();
       spilled = !lines.empty();
       if (spilled) io::write_whole(spilled_metrics(folder, job.state.step), lines);
     });
-    saved(elsewhere.file, job.state.step, job.content, elsewhere.write(run_.world, run_.device));
+    saved(elsewhere.file, job.state.step, job.content, elsewhere.write(run_.world, run_.compute.device()));
   });
   if (second) {
-    run_.log.warning("{}", message_of(second, run_.name_of));
+    run_.log.warning("{}", message_of(second, run_.texts.name_of));
     return false;
   }
   run_.log.warning(
@@ -243,13 +242,13 @@ bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
   bool was_short = false;
   for (;;) {
     run_.record.act("waiting for room");
-    const double now = steady_seconds(), left = std::min(end - now, run_.stopping.seconds_left());
-    const bool by_file = !wait.is_by_file && run_.stopping.file_is_there();
+    const double now = steady_seconds(), left = std::min(end - now, services_.stopping.seconds_left());
+    const bool by_file = !wait.is_by_file && services_.stopping.file_is_there();
     std::int64_t verdict = left <= 0 || by_file || take_stop_request() ? kGiveUp : kWait;
-    if (by_file) run_.stopping.put_file_aside(run_.log);
+    if (by_file) services_.stopping.put_file_aside(run_.log);
     if (verdict == kWait && run_.world.rank() == 0) {
       if (now - wait.told >= kTellSeconds) tell_of_wait(wait, failure, left);
-      const bool is_short = !run_.room.has_some();
+      const bool is_short = !services_.room.has_some();
       if (!is_short && (was_short || now >= next_attempt)) verdict = kAttempt;
       was_short = is_short;
     }
@@ -265,7 +264,7 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
   run_.log.warning(
       "{}. The state stays in memory and is saved as soon as that works; waiting up to {} "
       "(checkpoint.wait_minutes, run.max_hours; a signal or the file {}/stop ends the wait and the run)",
-      message_of(failure, run_.name_of), format_duration(left), run_.config.run.dir);
+      message_of(failure, run_.texts.name_of), format_duration(left), run_.config.run.dir);
 }
 
 void Saver::start(const checkpoint::TrainingState& state) {
@@ -273,9 +272,9 @@ void Saver::start(const checkpoint::TrainingState& state) {
   if (!background_ || !get_ready()) return save(state, content);
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
-  Job job = job_of(state, run_.engine.snapshot(), content, background_writers_);
-  job.settings.progress = [work = run_.side_work] { work->move(); };
-  background_->start([job, &engine = run_.engine, work = run_.side_work,
+  Job job = job_of(state, run_.engine->snapshot(), content, background_writers_);
+  job.settings.progress = [work = services_.side_work] { work->move(); };
+  background_->start([job, &engine = *run_.engine, work = services_.side_work,
                       untidiness = background_untidiness_](comm::World& world) {
     const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);
     comm::agree(world, [&] { engine.wait_for_snapshot(); });
@@ -320,7 +319,7 @@ fs::path Saver::file_of(std::int64_t step) const {
 
 double Saver::seconds_to_save_all() const {
   if (slowest_seconds_ <= 0)
-    return guessed_seconds_to_save(run_.config, run_.engine.model(), run_.world.topology().nodes);
+    return guessed_seconds_to_save(run_.config, run_.engine->model(), run_.world.topology().nodes);
   const bool weights_so_far = run_.config.checkpoint.content == CheckpointContent::weights;
   return slowest_seconds_ * (weights_so_far ? kAllOverWeights : 1);
 }
@@ -329,17 +328,18 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
   saved_step_ = step;
   saved_content_ = content;
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
-  std::erase_if(refused_,
+  std::erase_if(run_.refused,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
-  run_.room.note_checkpoints(saved_step_, refused_);
+  services_.room.note_checkpoints(saved_step_, run_.refused);
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
-  run_.tell_saved(file, step, content, seconds);
+  if (content == CheckpointContent::all) services_.continuable_step = step;
+  services_.journal.saved(file, step, content, seconds);
 }
 
 /// Checkpoints that are not whole, once `file` is.
 std::vector<fs::path> Saver::refused_beside(const fs::path& file) const {
   std::vector<fs::path> files;
-  for (const auto& refused : refused_) {
+  for (const auto& refused : run_.refused) {
     if (refused.file != file) files.push_back(refused.file);
   }
   return files;

@@ -2,9 +2,9 @@
 // The checkpoints of a run: written at once or while training goes on, and the run's folder kept tidy.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,14 +12,12 @@
 #include "llampi/checkpoint/background.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/forward.hpp"
-#include "llampi/core/config_error.hpp"
-#include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/health/side_work.hpp"
 #include "llampi/train/config.hpp"
-#include "train/metrics.hpp"
-#include "train/resume.hpp"
+#include "train/journal.hpp"
 #include "train/room.hpp"
+#include "train/run_setup.hpp"
 #include "train/stopping.hpp"
 
 namespace llampi::train {
@@ -34,28 +32,17 @@ double guessed_seconds_to_save(const Config& config, const model::Model& model, 
 
 class Saver {
  public:
-  /// What there is to save, of whom; all of it outlives the Saver.
-  struct Run {
-    comm::World& world;
-    device::Device& device;
-    fsdp::Engine& engine;
-    const Config& config;
-    checkpoint::CheckpointTexts texts;
-    ConfigError::Naming name_of;  ///< of options, in what is logged
-    health::FlightRecord& record;
-    const Log& log;
+  /// What it uses besides the run; all of it outlives the Saver.
+  struct Services {
     const Stopping& stopping;
-    Room& room;                                   ///< rank 0 asks it
+    Room& room;        ///< rank 0 asks it
+    Journal& journal;  ///< its metrics are on disk before a checkpoint gets its name
     std::shared_ptr<health::SideWork> side_work;  ///< tells what a save in the background does
-    /// Called when a checkpoint has its name, on all ranks.
-    std::function<void(const std::filesystem::path& file, std::int64_t step, CheckpointContent content,
-                       double seconds)>
-        tell_saved;
-    std::function<MetricsFile*()> metrics;  ///< on disk before a checkpoint gets its name; null but on rank 0
+    std::atomic<std::int64_t>& continuable_step;  ///< takes that of what is saved, if it is one
   };
   /// Collective. @param saved_step of the newest checkpoint; -1: there is none
-  /// @param refused checkpoints in the run's folder that are not whole; complete on rank 0
-  Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused);
+  /// @param run outlives the Saver, and its engine is built
+  Saver(RunSetup& run, Services services, std::int64_t saved_step);
 
   /// Collective, with nothing under way. Does nothing if the state's step is saved already. What cannot be
   /// written into run.dir goes to checkpoint.fallback_dir; if that fails too, it waits for room for
@@ -99,11 +86,11 @@ class Saver {
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);
   std::vector<std::filesystem::path> refused_beside(const std::filesystem::path& file) const;
 
-  Run run_;
+  RunSetup& run_;
+  Services services_;
   std::int64_t saved_step_;
   CheckpointContent saved_content_ = CheckpointContent::all;
   std::int64_t saving_step_ = -1;  ///< of the save under way
-  std::vector<checkpoint::Refused> refused_;
   double slowest_seconds_ = 0, stall_seconds_ = 0;
   std::shared_ptr<checkpoint::Writers> writers_ = std::make_shared<checkpoint::Writers>();
   /// Of the world of the thread that saves in the background; used by that thread alone.

@@ -29,7 +29,7 @@ constexpr double kLongStepSeconds = 0.5;
 }  // namespace
 
 Outcome TrainingLoop::train() {
-  data::Loader loader = open_loader();
+  data::Loader loader = run_.open_loader();
   first_step_ = run_.state.step + 1;
   run_.engine->ask_before_micro_batches([&] { return steps_are_long() && all_told_to_stop(); });
   if (run_.owes_evaluation && !evaluate_now()) return stop();
@@ -44,15 +44,6 @@ Outcome TrainingLoop::train() {
     if (!do_what_is_due()) return stop();
   }
   return finish();
-}
-
-/// Of this rank's micro-batches.
-data::Loader TrainingLoop::open_loader() const {
-  std::vector<std::int64_t> numbers;
-  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->mesh());
-  for (int m = 0; m < shape.per_rank; ++m)
-    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->mesh(), run_.world.rank(), m));
-  return {*run_.inputs.train_file, run_.inputs.batch_options, *run_.inputs.sampler, std::move(numbers)};
 }
 
 /// Of the first step, before which there is none during which the ranks could tell each other.

@@ -48,7 +48,6 @@ class TrainingLoop {
   };
   using Batches = std::vector<device::HostBatch>;
 
-  data::Loader open_loader() const;
   Batches first_batches(data::Loader& loader);
   Batches next_batches(data::Loader& loader);
   bool step(const Batches& batches, data::Loader& loader, Batches& next);

@@ -39,9 +39,9 @@ void wipe(device::Device& device, const std::vector<fsdp::StatePiece>& pieces) {
   }
 }
 
-void check_same_state(Checklist& list, const RunToSave& run, const std::vector<std::uint32_t>& saved,
+void check_same_state(Checklist& list, const RunSetup& run, const std::vector<std::uint32_t>& saved,
                       bool moments, const PreflightFigures& figures) {
-  const auto loaded = state_sums(run.device, run.engine.pieces_to_load(), run.engine, moments);
+  const auto loaded = state_sums(run.compute.device(), run.engine->pieces_to_load(), *run.engine, moments);
   const auto first = std::mismatch(saved.begin(), saved.end(), loaded.begin()).first - saved.begin();
   const auto of_ranks = comm::all_gather_value(list.world(), static_cast<std::int64_t>(first));
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -50,7 +50,7 @@ void check_same_state(Checklist& list, const RunToSave& run, const std::vector<s
         "checkpoint",
         fmt::format("{} does not get back what it saved, first in {}; do not use the file system of {}",
                     list.on_host(static_cast<int>(rank)),
-                    run.engine.model().parameters()[static_cast<std::size_t>(of_ranks[rank])].name,
+                    run.engine->model().parameters()[static_cast<std::size_t>(of_ranks[rank])].name,
                     run.config.run.dir));
   }
   const auto bytes = static_cast<double>(figures.checkpoint_bytes);
@@ -63,11 +63,10 @@ void check_same_state(Checklist& list, const RunToSave& run, const std::vector<s
 
 }  // namespace
 
-bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpoint::Refused>& refused,
-                std::int64_t& bytes) {
+bool check_room(Checklist& list, const RunSetup& run, std::int64_t& bytes) {
   const Config& config = run.config;
-  const auto tensors = tensors_to_save(run.engine, CheckpointContent::all);
-  bytes = checkpoint::checkpoint_bytes(tensors, run.texts, file_settings(config));
+  const auto tensors = tensors_to_save(*run.engine, CheckpointContent::all);
+  bytes = checkpoint::checkpoint_bytes(tensors, run.checkpoint_texts(), file_settings(config));
   struct Found {
     bool fits = false;  ///< the next checkpoint, into run.dir
     std::string problems, free;
@@ -76,7 +75,7 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
   const auto found = comm::from_rank_0(list.world(), [&] {
     Found on_disk;
     Room room(config, bytes, fallback_folder(config));
-    room.note_checkpoints(run.state.step, refused);
+    room.note_checkpoints(run.state.step, run.refused);
     std::vector<std::string> problems;
     if (const auto of_next = room.problem_of_next()) {
       problems.push_back(of_next->text);
@@ -103,11 +102,10 @@ bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpo
   return found.fits;
 }
 
-bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& file, PreflightFigures& figures,
-                      const Log& log) {
+bool check_round_trip(Checklist& list, const RunSetup& run, const fs::path& file, PreflightFigures& figures) {
   comm::World& world = list.world();
-  device::Device& device = run.device;
-  fsdp::Engine& engine = run.engine;
+  device::Device& device = run.compute.device();
+  fsdp::Engine& engine = *run.engine;
   const auto settings = file_settings(run.config);
   // Moments that are stored narrower than they are kept do not come back with the same bits.
   const bool moments = size_of(settings.moments) >= size_of(run.config.optimizer.moment_dtype);
@@ -119,7 +117,8 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
   const bool done = list.attempt("checkpoint", advice, [&] {
     comm::on_rank_0(world, [&] { io::create_folder(file.parent_path()); });
     double begin = steady_seconds();
-    checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.texts}, settings);
+    checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.checkpoint_texts()},
+                                settings);
     figures.save_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
     auto to_load = engine.pieces_to_load();
     if (stored == checkpoint::TensorSet::adapters) {  // the base is not in the file
@@ -131,7 +130,7 @@ bool check_round_trip(Checklist& list, const RunToSave& run, const fs::path& fil
     begin = steady_seconds();
     checkpoint::load_checkpoint(world, device, file, checkpoint::tensor_infos(engine, stored),
                                 checkpoint::tensor_pieces(engine, to_load, stored),
-                                {.io = run.config.checkpoint.io, .log = log});
+                                {.io = run.config.checkpoint.io, .log = run.log});
     figures.load_seconds = comm::max_over_ranks(world, steady_seconds() - begin);
   });
   if (done) check_same_state(list, run, before, moments, figures);
@@ -164,7 +163,7 @@ PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
           time.in_background ? "" : "set checkpoint.async = true, ", folder)};
 }
 
-void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures& figures) {
+void check_saving(Checklist& list, const RunSetup& run, const PreflightFigures& figures) {
   const auto& settings = run.config.checkpoint;
   if (!saves_before_the_end(settings.every, run.state.step, total_steps(run.config, run.state))) {
     return list.skip(
@@ -172,8 +171,8 @@ void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures&
         fmt::format("checkpoint.every = {}: {}the only checkpoint is that of the last step", settings.every,
                     run.state.step > 0 ? fmt::format("after step {}, ", run.state.step) : ""));
   }
-  const auto bytes = checkpoint::checkpoint_bytes(tensors_to_save(run.engine, settings.content), run.texts,
-                                                  file_settings(run.config));
+  const auto bytes = checkpoint::checkpoint_bytes(tensors_to_save(*run.engine, settings.content),
+                                                  run.checkpoint_texts(), file_settings(run.config));
   const double part = static_cast<double>(bytes) / static_cast<double>(figures.checkpoint_bytes);
   const auto check = judge_saving({.save_seconds = figures.save_seconds * part,
                                    .step_seconds = figures.step_seconds,

@@ -4,34 +4,20 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
 
-#include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/checkpoint/newest.hpp"
-#include "llampi/fsdp/engine.hpp"
-#include "llampi/train/config.hpp"
 #include "train/preflight/checklist.hpp"
+#include "train/run_setup.hpp"
 
 namespace llampi::train {
 
-/// A run, as far as its checkpoints are concerned.
-struct RunToSave {
-  const Config& config;
-  fsdp::Engine& engine;
-  device::Device& device;
-  const checkpoint::TrainingState& state;
-  const checkpoint::CheckpointTexts& texts;
-};
-
 /// For the next checkpoint, and for all that are kept. Collective. False if not even the next one fits.
-/// @param refused checkpoints that are not whole @param bytes takes those of a checkpoint
-bool check_room(Checklist& list, const RunToSave& run, const std::vector<checkpoint::Refused>& refused,
-                std::int64_t& bytes);
+/// @param bytes takes those of a checkpoint
+bool check_room(Checklist& list, const RunSetup& run, std::int64_t& bytes);
 /// Saves the state as the run would, forgets it, loads it, and compares. Collective; the state is what it was, unless this fails.
 /// False if it could not be saved or loaded.
 /// @param file where nothing is yet; its folder is made @param figures has checkpoint_bytes, and takes the seconds
-bool check_round_trip(Checklist& list, const RunToSave& run, const std::filesystem::path& file,
-                      PreflightFigures& figures, const Log& log);
+bool check_round_trip(Checklist& list, const RunSetup& run, const std::filesystem::path& file,
+                      PreflightFigures& figures);
 
 /// Whether a run that is at `step` saves at a multiple of `every` before the last step.
 bool saves_before_the_end(std::int64_t every, std::int64_t step, std::int64_t last);
@@ -49,6 +35,6 @@ inline constexpr double kMostWaiting = 0.1, kMostWriting = 0.5, kSavingDoesNotMa
 /// @param folder that of the run
 PreflightCheck judge_saving(const SavingTime& time, const std::string& folder);
 /// The same of a run, after check_round_trip() and the steps.
-void check_saving(Checklist& list, const RunToSave& run, const PreflightFigures& figures);
+void check_saving(Checklist& list, const RunSetup& run, const PreflightFigures& figures);
 
 }  // namespace llampi::train

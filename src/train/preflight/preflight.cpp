@@ -208,20 +208,18 @@ void Preflight::measure_copies() {
 }
 
 void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
-  const checkpoint::CheckpointTexts texts = run_.checkpoint_texts();
-  const RunToSave to_save{run_.config, *run_.engine, run_.compute.device(), run_.state, texts};
-  const bool fits = check_room(list_, to_save, run_.refused, figures_.checkpoint_bytes);
+  const bool fits = check_room(list_, run_, figures_.checkpoint_bytes);
   if (!fits || !are_equal) {
     list_.skip("checkpoint",
                !fits ? "there is no room for one" : "replicas that differ cannot all get back what they had");
     return list_.skip("saving", "no checkpoint was saved");
   }
   run_.record.set_phase("saves and loads a checkpoint");
-  if (!check_round_trip(list_, to_save, checkpoint::checkpoint_path(folder_path_, run_.state.step + kSteps),
-                        figures_, run_.log))
+  if (!check_round_trip(list_, run_, checkpoint::checkpoint_path(folder_path_, run_.state.step + kSteps),
+                        figures_))
     return list_.skip("saving", "no checkpoint was saved and loaded");
   if (!steps_done) return list_.skip("saving", "the steps failed");
-  check_saving(list_, to_save, figures_);
+  check_saving(list_, run_, figures_);
 }
 
 /// What each rank reads, which train() would refuse if any rank cannot. A mistake on all ranks is the user's.
@@ -364,12 +362,7 @@ bool Preflight::build() {
 
 /// Of this rank: the first global batch that has labels, from where the run would start.
 std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
-  std::vector<std::int64_t> numbers;
-  const auto shape = fsdp::step_shape(run_.engine->options(), run_.engine->mesh());
-  for (int m = 0; m < shape.per_rank; ++m)
-    numbers.push_back(fsdp::micro_batch_number(shape, run_.engine->mesh(), run_.world.rank(), m));
-  data::Loader loader(*run_.inputs.train_file, run_.inputs.batch_options, *run_.inputs.sampler,
-                      std::move(numbers));
+  data::Loader loader = run_.open_loader();
   std::vector<device::HostBatch> batches;
   const std::int64_t last = std::min(data_steps(run_.state) + kBatches,
                                      data_steps(run_.state) + run_.inputs.sampler->steps_per_epoch());
