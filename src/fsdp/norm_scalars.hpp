@@ -14,8 +14,8 @@ struct NormScalars {
   Tensor unit_maxima;
 };
 
-/// @param buffer int32 [1, kNormScalars + units]
 inline constexpr std::int64_t kNormScalars = sizeof(device::SumOfSquares) / sizeof(std::int32_t);
+/// @param buffer int32 [1, kNormScalars + units]
 inline NormScalars norm_scalars(Tensor buffer) {
   return {.sum = {buffer.data, DType::int64, 1, device::kSumOfSquaresNumbers},
           .unit_maxima = buffer.slice(kNormScalars, buffer.cols)};

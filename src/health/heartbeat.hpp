@@ -65,7 +65,7 @@ struct FlightReport {
 /// @param io_bytes read and written by this process so far: in a phase they are movement, too
 /// @param peers to whom it sends heartbeats, which are written and read as well
 /// @param waits for other ranks, by its World: in a phase, in which the record does not know it
-/// @param beside what its second thread does
+/// @param side_work what its second thread does
 Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false,
                        const SideWork::Position& side_work = {});
 /// @param heartbeat of the same rank, now

@@ -48,8 +48,8 @@ struct Overview {
 };
 
 /// The overview of a single rank.
-/// @param still_seconds since the rank moved
-/// @param side_seconds since its second thread moved, had nothing to do, or waited for other ranks
+/// @param stalled_seconds since the rank moved
+/// @param side_work_stalled_seconds since its second thread moved, had nothing to do, or waited for other ranks
 Overview overview_of(const Heartbeat& heartbeat, double stalled_seconds, double side_work_stalled_seconds);
 
 /// The same overview, `seconds` later, if nothing has happened since.

@@ -194,13 +194,11 @@ inline constexpr Purpose Purpose::parameter_shard{"parameter shard", Category::p
     Purpose::host_shard{"new shard on the host", Category::parameters};
 inline const char* to_string(Purpose purpose) { return purpose.name(); }
 
-/// A stretch of the list during which a buffer holds something: actions [first, last]. `last_use` is the last
-/// action that touches it (it may be before `last`, where the end of an asynchronous action is only known
-/// later).
+/// A stretch of the list during which a buffer holds something: actions [first, last]. The last action that touches it may be
+/// before `last`, where the end of an asynchronous action is only known later.
 struct LiveRange {
   int first = 0;
   int last = 0;
-  int last_use = 0;
 
   bool operator==(const LiveRange&) const = default;
 };

@@ -101,13 +101,12 @@ class FlightRecord {
 
  private:
   FlightEntry& entry(std::uint64_t sequence) { return ring_[sequence % kEntries]; }
+  void set_waiting(Waiting waiting, double time);
 
   mutable std::mutex mutex_;
   std::vector<FlightEntry> ring_;
   std::vector<std::string> names_;
   std::vector<FlightOperation> captured_;
-  void set_waiting(Waiting waiting, double time);
-
   FlightPosition now_;
   std::uint64_t hash_ = 0;
   double waited_ = 0;         ///< seconds, before waiting_since_

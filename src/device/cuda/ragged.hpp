@@ -39,16 +39,15 @@ void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, s
                         cudaStream_t stream);
 
 /// Rows of documents from one tensor to another one, which are all that is written there.
-/// @param lengths, begins of `batch` documents, as in RaggedTables; a token is `width` elements of `begins`
-/// @param from_row, to_row bytes from a token to the next one
-/// @param bytes of a row that are copied; like all addresses and rows, a multiple of 16
+/// All addresses and numbers of bytes are multiples of 16.
 struct DocumentRows {
-  const std::int32_t* lengths = nullptr;
-  const std::int64_t* begins = nullptr;
+  const std::int32_t* lengths = nullptr;  ///< of `batch` documents, as in RaggedTables
+  const std::int64_t* begins = nullptr;   ///< likewise; a token is `width` elements
   std::int64_t batch = 0, width = 1;
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
-  std::int64_t from_row = 0, to_row = 0, bytes = 0;
+  std::int64_t from_row = 0, to_row = 0;  ///< bytes from a token to the next one
+  std::int64_t bytes = 0;                 ///< of a row that are copied
 };
 void copy_documents(const DocumentRows& rows, cudaStream_t stream);
 

@@ -63,13 +63,13 @@ class Liveness {
     for_each_operand(i, [&](const Operand& operand, Buffer& buffer, Contents& contents) {
       if (std::exchange(contents.action, -1) != i) return;  // seen before, as another operand of this action
       if (contents.overwritten && !contents.read) {
-        buffer.live.push_back({i, i, i});
+        buffer.live.push_back({i, i});
         contents.touched.clear();
         auto& of_stream = takers_[static_cast<std::size_t>(buffer.arena)][program_.actions[i].stream.index()];
         if (of_stream.empty() || of_stream.back() != i) of_stream.push_back(i);
       } else {
         require(!buffer.live.empty(), "an action reads a buffer that none has written");
-        buffer.live.back().last_use = buffer.live.back().last = i;
+        buffer.live.back().last = i;
       }
       if (program_.actions[i].stream != device::Stream::compute)
         uses_beside_.push_back({operand.buffer, buffer.live.size() - 1, i});

@@ -68,9 +68,9 @@ struct Doubling {
 TEST(AnotherOperation, HasItsBuffersPlaced) {
   const Doubling doubling(test_world().size());
   const Program& program = doubling.program;
-  EXPECT_EQ(program[doubling.first].live, (std::vector<LiveRange>{{0, 1, 1}}));
-  EXPECT_EQ(program[doubling.second].live, (std::vector<LiveRange>{{1, 2, 2}, {4, 4, 4}}));
-  EXPECT_EQ(program[doubling.third].live, (std::vector<LiveRange>{{2, 4, 3}})) << "nothing waits for the sum";
+  EXPECT_EQ(program[doubling.first].live, (std::vector<LiveRange>{{0, 1}}));
+  EXPECT_EQ(program[doubling.second].live, (std::vector<LiveRange>{{1, 2}, {4, 4}}));
+  EXPECT_EQ(program[doubling.third].live, (std::vector<LiveRange>{{2, 4}})) << "nothing waits for the sum";
   EXPECT_EQ(program[doubling.second].offset, program[doubling.first].offset + 512);
   EXPECT_EQ(program[doubling.third].offset, program[doubling.first].offset) << "it is needed no more";
   EXPECT_TRUE(program[doubling.start].live.empty()) << "it is kept";
@@ -166,7 +166,7 @@ TEST(LiveRanges, PartsThatAreWrittenOneAfterAnotherAreOneRange) {
   write(kElements / 2);
   write(0);
   place(program);
-  EXPECT_EQ(program[buffer].live, (std::vector<LiveRange>{{0, 2, 2}, {3, 4, 4}}));
+  EXPECT_EQ(program[buffer].live, (std::vector<LiveRange>{{0, 2}, {3, 4}}));
 }
 
 TEST(LiveRanges, InPlaceIsNoNewRange) {
@@ -176,7 +176,7 @@ TEST(LiveRanges, InPlaceIsNoNewRange) {
                      {.op = kDouble, .operands = {{buffer, Slot::output, Access::write}}},
                      from_to(kDouble, buffer, buffer)};
   place(program);
-  EXPECT_EQ(program[buffer].live, (std::vector<LiveRange>{{0, 2, 2}}));
+  EXPECT_EQ(program[buffer].live, (std::vector<LiveRange>{{0, 2}}));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class DoneWith {
   }
   bool before(int action, std::size_t buffer, const LiveRange& range) const {
     return std::ranges::all_of(uses_[buffer], [&](int use) {
-      return use < range.first || use > range.last_use || happens_before_(use, action);
+      return use < range.first || use > range.last || happens_before_(use, action);
     });
   }
 
