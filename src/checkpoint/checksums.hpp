@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "checkpoint/schema.hpp"
@@ -21,6 +22,8 @@ struct DatasetSums {
   std::vector<std::int64_t> shape;
   std::vector<std::uint32_t> blocks;
   std::int64_t element_bytes = sizeof(float);
+
+  auto members() { return std::tie(path, shape, blocks, element_bytes); }
 };
 
 struct Checksums {
@@ -34,6 +37,7 @@ struct Checksums {
   io::BlockSums combine(std::vector<io::RangeSum> sums) const {
     return io::combine(std::move(sums), elements(), block_elements, element_bytes());
   }
+  auto members() { return std::tie(block_elements, datasets); }
 };
 
 /// Where a tensor's dataset is among those of a file with these tensors.

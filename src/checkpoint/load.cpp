@@ -85,7 +85,10 @@ struct Contents {
   TrainingState state;
   Places places;
   Checksums checksums;
+
+  auto members() { return std::tie(state, places[0], places[1], places[2], checksums); }
 };
+static_assert(kRoles.size() == 3);
 
 /// Rank 0: everything that is wrong with the file, but for its values, shows here.
 Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
@@ -97,43 +100,6 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
   check_moments(file.id(), path, tensors, moments_may_be_missing);
   const auto datasets = open_datasets(file.id(), tensors);
   return {metadata.summary.state, places_of(file.id(), datasets), checksums_of(metadata, tensors)};
-}
-
-/// What of Contents travels: in one message, however many tensors there are.
-struct SharedContents {
-  TrainingState state;
-  std::vector<Place> places;  ///< role by role
-  std::int64_t block_elements = 0;
-  std::vector<std::uint32_t> blocks;  ///< of all datasets
-
-  auto members() { return std::tie(state, places, block_elements, blocks); }
-};
-
-/// Broadcasts `contents` from rank 0, and sets `optimizer` of each tensor to whether the file has its moments.
-void share_from_rank_0(comm::World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
-  SharedContents shared{contents.state, {}, contents.checksums.block_elements, {}};
-  for (const auto& places : contents.places)
-    shared.places.insert(shared.places.end(), places.begin(), places.end());
-  for (const auto& dataset : contents.checksums.datasets)
-    shared.blocks.insert(shared.blocks.end(), dataset.blocks.begin(), dataset.blocks.end());
-  shared = comm::broadcast_value(world, shared);
-  contents.state = shared.state;
-  auto place = shared.places.begin();
-  for (auto& places : contents.places) {
-    places.assign(place, place + std::ssize(tensors));
-    place += std::ssize(tensors);
-  }
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i].is_there();
-  if (shared.block_elements == 0 || world.rank() == 0) return;
-  contents.checksums = checksums_for(tensors, shared.block_elements, DType::float32);
-  auto block = shared.blocks.begin();
-  for (std::size_t i = 0; i < contents.checksums.datasets.size(); ++i) {
-    auto& dataset = contents.checksums.datasets[i];
-    dataset.element_bytes = contents.places[i / tensors.size()][i % tensors.size()].element_bytes;
-    std::copy_n(block, dataset.blocks.size(), dataset.blocks.begin());
-    block += std::ssize(dataset.blocks);
-  }
 }
 
 /// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
@@ -218,7 +184,9 @@ TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const
   agree_on_reading(world, path, [&] {
     if (world.rank() == 0) contents = examine(path, in_file, settings.missing_moments_are_zero);
   });
-  share_from_rank_0(world, in_file, contents);
+  contents = comm::broadcast_value(world, contents);
+  for (std::size_t i = 0; i < in_file.size(); ++i)
+    in_file[i].optimizer = contents.places[kRolesWithoutOptimizer][i].is_there();
 
   const auto& checksums = contents.checksums;
   const NodeRanks ranks(world, 1);
