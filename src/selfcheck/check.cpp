@@ -80,6 +80,58 @@ std::vector<OtherFamily> other_families() {
 
 model::LoraConfig adapters_with_dropout() { return lora_check_config(8, 0.1); }
 
+/// A comparison of two devices.
+struct Case {
+  std::string name;
+  DeviceCheckOptions options;
+};
+
+/// Of the CPU with the reference.
+std::vector<Case> cpu_cases() {
+  std::vector<Case> cases = {{"CPU against the reference in float64", {}}};
+  for (const auto& family : other_families()) {
+    cases.push_back({fmt::format("CPU, {}, against the reference in float64", family.name),
+                     {.architecture = family.architecture, .window = kCheckWindow}});
+  }
+  cases.push_back({"CPU with products in FP8 against the reference",
+                   fp8_check_options(DType::float32, {.scales = model::Fp8Scales::tensor})});
+  cases.push_back({"CPU with products in FP8 and scales of blocks against the reference",
+                   fp8_check_options(DType::float32, {.scales = model::Fp8Scales::block})});
+  cases.push_back(
+      {"CPU, adapters with dropout, against the reference in float64", {.lora = adapters_with_dropout()}});
+  for (Case& of_cpu : cases) of_cpu.options.judge_dtype = DType::float64;
+  return cases;
+}
+
+/// Of the GPUs, one of each rank, with CPUs. Collective.
+std::vector<Case> gpu_cases(comm::World& world, const device::GpuProperties& gpu) {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& what, const DeviceCheckOptions& options) {
+    cases.push_back({fmt::format("GPU in {}, {}, against the CPU", to_string(options.dtype), what), options});
+  };
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    add("adapters with dropout", {.dtype = dtype, .lora = adapters_with_dropout()});
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    for (const std::int64_t head_dim : {64, 128})
+      add(fmt::format("heads of {}", head_dim), {.dtype = dtype, .head_dim = head_dim});
+  }
+  for (const auto& family : other_families()) {
+    add(family.name, {.dtype = DType::bfloat16, .architecture = family.architecture, .window = kCheckWindow});
+  }
+  // Ranks may have different GPUs, and a comparison is one of all.
+  std::int64_t lacking[] = {!device::has_fp8_products(gpu.major, gpu.minor), !gpu.fp8_blocks};
+  world.max(std::span(lacking));
+  for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
+    if (lacking[0] != 0 || (scales == model::Fp8Scales::block && lacking[1] != 0)) continue;
+    for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
+      add(fmt::format("products in FP8 with gradients in {} and scales of each {}", to_string(gradient),
+                      word_of(scales)),
+          fp8_check_options(DType::bfloat16, {gradient, scales}));
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 bool CheckResult::passed() const {
@@ -92,87 +144,23 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
   CheckResult result;
   result.devices =
       world.all_gather(fmt::format("{}: {}", world.topology().host, compute.device().describe()));
-  add(result, world, "CPU against the reference in float64", on_all(world, [&] {
-        const auto reference = device::make_reference_device();
-        return compare_devices(*compute.host, *reference, {.judge_dtype = DType::float64});
-      }));
-  for (const auto& family : other_families()) {
-    add(result, world, fmt::format("CPU, {}, against the reference in float64", family.name),
-        on_all(world, [&] {
-          const auto reference = device::make_reference_device();
-          return compare_devices(
-              *compute.host, *reference,
-              {.architecture = family.architecture, .window = kCheckWindow, .judge_dtype = DType::float64});
+  for (const Case& of_cpu : cpu_cases()) {
+    add(result, world, of_cpu.name, on_all(world, [&] {
+          return compare_devices(*compute.host, *device::make_reference_device(), of_cpu.options);
         }));
   }
-  for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
-    const std::string name = scales == model::Fp8Scales::tensor
-                                 ? "CPU with products in FP8 against the reference"
-                                 : "CPU with products in FP8 and scales of blocks against the reference";
-    add(result, world, name, on_all(world, [&] {
-          const auto reference = device::make_reference_device();
-          auto check = fp8_check_options(DType::float32, {.scales = scales});
-          check.judge_dtype = DType::float64;
-          return compare_devices(*compute.host, *reference, check);
-        }));
-  }
-  add(result, world, "CPU, adapters with dropout, against the reference in float64", on_all(world, [&] {
-        const auto reference = device::make_reference_device();
-        return compare_devices(*compute.host, *reference,
-                               {.judge_dtype = DType::float64, .lora = adapters_with_dropout()});
-      }));
   if (compute.on_gpu()) {
-    for (const DType dtype : {DType::float32, DType::bfloat16}) {
-      add(result, world, fmt::format("GPU in {}, adapters with dropout, against the CPU", to_string(dtype)),
+    for (const Case& of_gpu : gpu_cases(world, compute.gpu_properties)) {
+      add(result, world, of_gpu.name,
+          on_all(world, [&] { return compare_devices(*compute.gpu, *compute.host, of_gpu.options); }));
+    }
+    for (const std::int64_t head_dim : {64, 128}) {
+      add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
           on_all(world, [&] {
-            return compare_devices(*compute.gpu, *compute.host,
-                                   {.dtype = dtype, .lora = adapters_with_dropout()});
+            return compare_pieces(*compute.gpu,
+                                  {.dtype = DType::bfloat16, .head_dim = head_dim, .seq_len = kPiecesSeqLen});
           }));
     }
-    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-      for (const std::int64_t head_dim : {64, 128}) {
-        add(result, world, fmt::format("GPU in {}, heads of {}, against the CPU", to_string(dtype), head_dim),
-            on_all(world, [&] {
-              return compare_devices(*compute.gpu, *compute.host, {.dtype = dtype, .head_dim = head_dim});
-            }));
-      }
-    }
-  }
-  for (const auto& family : other_families()) {
-    if (!compute.on_gpu()) break;
-    add(result, world, fmt::format("GPU in bfloat16, {}, against the CPU", family.name), on_all(world, [&] {
-          return compare_devices(
-              *compute.gpu, *compute.host,
-              {.dtype = DType::bfloat16, .architecture = family.architecture, .window = kCheckWindow});
-        }));
-  }
-  // Ranks may have different GPUs, and a comparison is one of all.
-  const auto& gpu = compute.gpu_properties;
-  std::int64_t lacking[] = {!compute.on_gpu() || !device::has_fp8_products(gpu.major, gpu.minor),
-                            !gpu.fp8_blocks};
-  world.max(std::span(lacking));
-  if (lacking[0] == 0) {
-    for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
-      if (scales == model::Fp8Scales::block && lacking[1] != 0) continue;
-      for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
-        add(result, world,
-            fmt::format(
-                "GPU in bfloat16, products in FP8 with gradients in {} and scales of each {}, against the CPU",
-                to_string(gradient), word_of(scales)),
-            on_all(world, [&] {
-              return compare_devices(*compute.gpu, *compute.host,
-                                     fp8_check_options(DType::bfloat16, {gradient, scales}));
-            }));
-      }
-    }
-  }
-  for (const std::int64_t head_dim : {64, 128}) {
-    if (!compute.on_gpu()) break;
-    add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
-        on_all(world, [&] {
-          return compare_pieces(*compute.gpu,
-                                {.dtype = DType::bfloat16, .head_dim = head_dim, .seq_len = kPiecesSeqLen});
-        }));
   }
   add(result, world, compute.on_gpu() ? "NCCL" : "MPI", check_collectives(compute.world(), compute.device()));
   return result;

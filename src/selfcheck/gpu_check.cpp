@@ -11,7 +11,8 @@
 
 namespace llampi::selfcheck {
 
-void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOptions& options, const Log& log) {
+void check_gpus(comm::World& world, const comm::Compute& compute, const GpuCheckOptions& options,
+                const Log& log) {
   if (!compute.on_gpu()) return;
   DeviceCheckOptions small = options.fp8 ? fp8_check_options(options.dtype, *options.fp8)
                                          : DeviceCheckOptions{.dtype = options.dtype};
@@ -44,7 +45,6 @@ void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOption
   const auto failures = world.all_gather(failure);
   const auto first = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !f.empty(); });
   if (first == failures.end()) {
-    compute.gpu_opened_bytes = compute.gpu_bytes_in_use();  // with the kernels that were loaded
     log.info("GPU self-check passed: {} tensors match the CPU ({})", compared.size(), computed);
     return;
   }

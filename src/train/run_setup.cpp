@@ -56,6 +56,7 @@ void RunSetup::build_engine() {
                          .fp8 = fp8_recipe(config),
                          .lora = lora_config(config)},
                         log);
+  compute.gpu_opened_bytes = compute.gpu_bytes_in_use();  // with the kernels that the check has loaded
   decisions = make_decisions({world, compute, inputs, config, start.run_text, log}, options);
   inputs.batch_options.micro_batch = options.batch.sequences;
   engine = std::make_unique<fsdp::Engine>(*inputs.model, compute.device(), *compute.host, compute.world(),

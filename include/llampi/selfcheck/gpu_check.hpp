@@ -27,6 +27,7 @@ struct GpuCheckOptions {
 /// Compares each rank's GPU with its CPU (see device_check.hpp) in what the run computes in, before anything
 /// depends on it. Does nothing on CPUs. Collective.
 /// @throws CommonError that names the rank, its GPU, what differs and by how much
-void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOptions& options, const Log& log);
+void check_gpus(comm::World& world, const comm::Compute& compute, const GpuCheckOptions& options,
+                const Log& log);
 
 }  // namespace llampi::selfcheck
