@@ -43,17 +43,14 @@ line of token ids.
 
 struct TokenizeRequest {
   std::string tokenizer;
-  std::string format = "text";
-  bool format_given = false;
   std::string output, held_out_output;
-  std::string chat_template = "auto", template_date = "auto", loss = "assistant", too_long = "cut",
-              on_error = "refuse";
+  std::string chat_template = "auto", template_date = "auto";
   data::TokenizeOptions options;
   bool print = false;
   bool decode = false;
   bool json = false;
 
-  bool is_chat() const { return format == "chat"; }
+  bool is_chat() const { return options.format == data::InputFormat::chat; }
 };
 
 std::vector<Option> options_of(TokenizeRequest& r) {
@@ -63,7 +60,7 @@ std::vector<Option> options_of(TokenizeRequest& r) {
        &r.tokenizer,
        "tokenizer.json, tokenizer.model, the folder of one, or bytes (one token per byte)",
        {.name = "bytes|FILE|FOLDER"}},
-      {"format", &r.format, "format of the input files", {.one_of = {"text", "jsonl", "chat"}}},
+      {"format", one_of(o.format), "format of the input files"},
       {"output", &r.output, "token file to write; its folder is created if missing", {.name = "FILE"}},
       {"overwrite",
        &o.overwrite,
@@ -80,24 +77,17 @@ std::vector<Option> options_of(TokenizeRequest& r) {
        {.range = kRowTokens}},
       template_option(r.chat_template, "--format chat: "),
       template_date_option(r.template_date, "--format chat: "),
-      {"loss",
-       &r.loss,
-       "--format chat: tokens that the loss is computed on",
-       {.one_of = {"assistant", "all"}}},
-      {"too-long",
-       &r.too_long,
-       "--format chat: what to do with conversations longer than a row. cut: split into rows of their own",
-       {.one_of = {"cut", "drop", "refuse"}}},
+      {"loss", one_of(o.loss), "--format chat: tokens that the loss is computed on"},
+      {"too-long", one_of(o.too_long),
+       "--format chat: what to do with conversations longer than a row. cut: split into rows of their own"},
       {"held-out",
        &o.held_out,
        "fraction of documents to hold out for evaluation (0.01 = 1 %)",
        {.range = kPart}},
       {"held-out-output", &r.held_out_output, "token file for the held-out documents", {.name = "FILE"}},
       {"seed", &o.seed, "random seed for choosing the held-out documents"},
-      {"on-error",
-       &r.on_error,
-       "what to do with unusable lines and files that are not text. skip: report them and continue",
-       {.one_of = {"refuse", "skip"}}},
+      {"on-error", one_of(o.on_error),
+       "what to do with unusable lines and files that are not text. skip: report them and continue"},
       {"threads", &o.threads, "number of threads; 0: one per core", {.range = kAtLeastZero}},
       {"print", &r.print, "print the token ids of each line of standard input", {}, true},
       {"decode", &r.decode, "print the text of each line of token ids of standard input", {}, true},
@@ -108,7 +98,8 @@ std::vector<Option> options_of(TokenizeRequest& r) {
 /// An option that would change nothing.
 void refuse_unused(bool given, const TokenizeRequest& r, const char* option, const char* reason) {
   if (given)
-    throw_user_error("--{} cannot be used with --format {}: {}; remove it", option, r.format, reason);
+    throw_user_error("--{} cannot be used with --format {}: {}; remove it", option, word_of(r.options.format),
+                     reason);
 }
 
 void check(const TokenizeRequest& r) {
@@ -122,11 +113,12 @@ void check(const TokenizeRequest& r) {
                 "texts are cut into sequences when they are read");
   refuse_unused(!r.is_chat() && r.chat_template != "auto", r, "template", kOnlyChat);
   refuse_unused(!r.is_chat() && r.template_date != "auto", r, "template-date", kOnlyChat);
-  refuse_unused(!r.is_chat() && r.loss != "assistant", r, "loss", kOnlyChat);
-  refuse_unused(!r.is_chat() && r.too_long != "cut", r, "too-long", kOnlyChat);
+  refuse_unused(!r.is_chat() && o.loss != data::LossOn::assistant, r, "loss", kOnlyChat);
+  refuse_unused(!r.is_chat() && o.too_long != data::TooLong::cut, r, "too-long", kOnlyChat);
   refuse_unused(r.is_chat() && !(o.begin && o.end), r, o.begin ? "eos" : "bos",
                 "the chat template says which tokens");
-  refuse_unused(r.format != "jsonl" && o.text_field != "text", r, "text-field", "only JSON lines have it");
+  refuse_unused(o.format != data::InputFormat::jsonl && o.text_field != "text", r, "text-field",
+                "only JSON lines have it");
   if ((o.held_out > 0) != !r.held_out_output.empty()) {
     throw_user_error(
         "tokenize needs both --held-out and --held-out-output for a held-out part; {} is missing",
@@ -154,7 +146,8 @@ TokenizeRequest parse_tokenization(const Arguments& arguments) {
   const auto inputs =
       assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
   const auto given = parse_command_line(arguments, options_of(request));
-  request.format_given = std::ranges::find(given.settings, "format", &Setting::key) != given.settings.end();
+  if (std::ranges::find(given.settings, "format", &Setting::key) == given.settings.end())
+    request.options.json_as_text = data::JsonAsText::refuse;
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
     check_conversion(request, given);
@@ -200,17 +193,9 @@ data::TokenizeOptions resolve(const TokenizeRequest& r, const tokenizer::Tokeniz
   data::TokenizeOptions options = r.options;
   options.output = r.output;
   options.held_out_output = r.held_out_output;
-  if (!r.format_given) options.json_as_text = data::JsonAsText::refuse;
-  if (r.format == "jsonl") options.format = data::InputFormat::jsonl;
-  if (r.is_chat()) {
-    options.format = data::InputFormat::chat;
+  if (r.is_chat())
     options.chat_template =
         tokenizer::choose_template(tokenizer, {.name = r.chat_template, .date = r.template_date});
-  }
-  if (r.loss == "all") options.loss = data::LossOn::all;
-  if (r.too_long == "drop") options.too_long = data::TooLong::drop;
-  if (r.too_long == "refuse") options.too_long = data::TooLong::refuse;
-  if (r.on_error == "skip") options.on_error = data::OnError::skip;
   return options;
 }
 

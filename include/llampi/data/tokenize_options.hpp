@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/core/words.hpp"
 #include "llampi/tokenizer/chat_types.hpp"
 
 namespace llampi::data {
@@ -16,12 +17,19 @@ enum class InputFormat : std::uint8_t {
   jsonl,  ///< each line is one, {"text": ...}
   chat,   ///< each line is one, as parse_conversation() reads it
 };
+constexpr auto word_table(InputFormat) {
+  return std::to_array<Word<InputFormat>>(
+      {{InputFormat::text, "text"}, {InputFormat::jsonl, "jsonl"}, {InputFormat::chat, "chat"}});
+}
 
 /// What becomes of a text that seems to be JSON lines.
 enum class JsonAsText : std::uint8_t { refuse, warn };
 
 /// What becomes of a line that cannot be used, and of a file that is not text.
 enum class OnError : std::uint8_t { refuse, skip };
+constexpr auto word_table(OnError) {
+  return std::to_array<Word<OnError>>({{OnError::refuse, "refuse"}, {OnError::skip, "skip"}});
+}
 
 /// What becomes of a conversation that is longer than a row.
 enum class TooLong : std::uint8_t {
@@ -29,8 +37,15 @@ enum class TooLong : std::uint8_t {
   drop,    ///< it is left out, and counted
   refuse,  ///< UserError
 };
+constexpr auto word_table(TooLong) {
+  return std::to_array<Word<TooLong>>(
+      {{TooLong::cut, "cut"}, {TooLong::drop, "drop"}, {TooLong::refuse, "refuse"}});
+}
 
 enum class LossOn : std::uint8_t { assistant, all };
+constexpr auto word_table(LossOn) {
+  return std::to_array<Word<LossOn>>({{LossOn::assistant, "assistant"}, {LossOn::all, "all"}});
+}
 
 struct TokenizeOptions {
   InputFormat format = InputFormat::text;
