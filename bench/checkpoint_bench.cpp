@@ -170,7 +170,8 @@ int main(int argc, char** argv) {
   }
 
   const auto infos = engine ? llampi::checkpoint::tensor_infos(*engine) : shards->infos();
-  const auto pieces = engine ? llampi::checkpoint::tensor_pieces(engine->pieces_to_save()) : shards->pieces();
+  const auto pieces =
+      engine ? llampi::checkpoint::tensor_pieces(*engine, engine->pieces_to_save()) : shards->pieces();
   const auto tensors = state_of(pieces);
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += tensor.bytes();
@@ -245,7 +246,8 @@ int main(int argc, char** argv) {
       return timed(*waiting, [&] {
         llampi::checkpoint::load_checkpoint(
             *world, *device, checkpoint, infos,
-            engine ? llampi::checkpoint::tensor_pieces(engine->pieces_to_load()) : pieces, {.io = io});
+            engine ? llampi::checkpoint::tensor_pieces(*engine, engine->pieces_to_load()) : pieces,
+            {.io = io});
       });
     };
     loaded.seconds.push_back(load(llampi::checkpoint::FileIo::direct));

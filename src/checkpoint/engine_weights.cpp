@@ -32,33 +32,18 @@ void require_whole_model(const std::filesystem::path& weights) {
 
 }  // namespace
 
-std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine) {
-  const auto& groups = engine.options().parameter_groups;
-  std::vector<TensorInfo> infos;
-  for (const auto& parameter : engine.model().parameters()) {
-    const bool frozen = !groups.empty() && groups[infos.size()].frozen;
-    infos.push_back({parameter.name, parameter.shape, !frozen});
-  }
-  return infos;
-}
-
-std::vector<TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces) {
-  std::vector<TensorPiece> result;
-  for (const auto& piece : pieces)
-    result.push_back({piece.parameter, piece.begin, piece.master, piece.exp_avg, piece.exp_avg_sq});
-  return result;
-}
-
 TensorSet stored_tensors(const fsdp::Engine& engine) {
   const bool adapts = std::ranges::any_of(engine.model().parameters(), &model::Parameter::adapter);
   return adapts ? TensorSet::adapters : TensorSet::all;
 }
 
 std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine, TensorSet which) {
-  const auto all = tensor_infos(engine);
+  const auto& parameters = engine.model().parameters();
+  const auto& groups = engine.options().parameter_groups;
   std::vector<TensorInfo> infos;
-  for (std::size_t p = 0; p < all.size(); ++p) {
-    if (belongs(engine.model().parameters()[p], which)) infos.push_back(all[p]);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const bool frozen = !groups.empty() && groups[p].frozen;
+    if (belongs(parameters[p], which)) infos.push_back({parameters[p].name, parameters[p].shape, !frozen});
   }
   return infos;
 }
@@ -70,11 +55,9 @@ std::vector<TensorPiece> tensor_pieces(const fsdp::Engine& engine,
   for (const auto& parameter : engine.model().parameters())
     index.push_back(belongs(parameter, which) ? next++ : -1);
   std::vector<TensorPiece> result;
-  for (auto& piece : tensor_pieces(pieces)) {
-    const int tensor = index[static_cast<std::size_t>(piece.tensor)];
-    if (tensor < 0) continue;
-    result.push_back(piece);
-    result.back().tensor = tensor;
+  for (const auto& piece : pieces) {
+    const int tensor = index[static_cast<std::size_t>(piece.parameter)];
+    if (tensor >= 0) result.push_back({tensor, piece.begin, piece.master, piece.exp_avg, piece.exp_avg_sq});
   }
   return result;
 }
@@ -104,7 +87,7 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
                   const model::LlamaConfig& config, fsdp::Engine& engine, WeightsReading reading,
                   const LoadSettings& settings) {
   const auto tensors = tensor_infos(engine);
-  auto pieces = tensor_pieces(engine.pieces_to_load());
+  auto pieces = tensor_pieces(engine, engine.pieces_to_load());
   for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
   std::unique_ptr<WeightsSource> source;  // null: a checkpoint of which each rank reads what it needs
   comm::agree(world, [&] {

@@ -48,7 +48,7 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
     opened = checkpoint::open_adapter(adapter);
   });
   const auto merged = checkpoint::merge_checked(world, std::move(base), std::move(opened));
-  auto pieces = checkpoint::tensor_pieces(session.engine->pieces_to_load());
+  auto pieces = checkpoint::tensor_pieces(*session.engine, session.engine->pieces_to_load());
   checkpoint::load_weights(world, compute.device(), *merged, checkpoint::tensor_infos(*session.engine),
                            pieces);
   return session;

@@ -17,17 +17,16 @@
 
 namespace llampi::checkpoint {
 
-/// The parameters as checkpoints and safetensors name them.
-std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine);
 /// Of a model with adapters: these, or all but these, which is their base.
 enum class TensorSet : std::uint8_t { all, adapters, base };
 /// What checkpoints of this engine hold.
 TensorSet stored_tensors(const fsdp::Engine& engine);
-std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine, TensorSet which);
+/// The parameters as checkpoints and safetensors name them.
+std::vector<TensorInfo> tensor_infos(const fsdp::Engine& engine, TensorSet which = TensorSet::all);
 /// Those pieces that belong to them, as pieces of tensor_infos(engine, which).
 std::vector<TensorPiece> tensor_pieces(const fsdp::Engine& engine,
-                                       const std::vector<fsdp::StatePiece>& pieces, TensorSet which);
-std::vector<TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
+                                       const std::vector<fsdp::StatePiece>& pieces,
+                                       TensorSet which = TensorSet::all);
 
 /// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
 model::LlamaConfig config_of_weights(const std::filesystem::path& weights);

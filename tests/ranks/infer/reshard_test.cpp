@@ -108,7 +108,7 @@ TEST(Reshard, WritesStateInEachStrategy) {
     for (const auto& piece : loaded.engine->pieces_to_load()) fill(loaded, piece);
     checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_ranks()),
                                 {checkpoint::tensor_infos(*loaded.engine),
-                                 checkpoint::tensor_pieces(loaded.engine->pieces_to_save()),
+                                 checkpoint::tensor_pieces(*loaded.engine, loaded.engine->pieces_to_save()),
                                  {.step = test_ranks()},
                                  {kReshardedModel, ""}});
   }
@@ -129,7 +129,7 @@ TEST(Reshard, ReadsStateOfEveryNumberOfRanksAndStrategy) {
         }
         const auto state = checkpoint::load_checkpoint(test_world(), *loaded.device, file_of(writer, writers),
                                                        checkpoint::tensor_infos(*loaded.engine),
-                                                       checkpoint::tensor_pieces(pieces));
+                                                       checkpoint::tensor_pieces(*loaded.engine, pieces));
         EXPECT_EQ(state.step, writers);
         std::int64_t count = 0;
         for (const auto& piece : pieces) count += differences(loaded, piece);
