@@ -11,6 +11,7 @@
 #include "checkpoint/node_ranks.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/transfer_together.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/agree.hpp"
@@ -100,26 +101,6 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
   check_moments(file.id(), path, tensors, moments_may_be_missing);
   const auto datasets = open_datasets(file.id(), tensors);
   return {metadata.summary.state, places_of(file.id(), datasets), checksums_of(metadata, tensors)};
-}
-
-/// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
-struct Part {
-  std::size_t role;
-  int tensor;
-  std::int64_t begin;
-  Tensor values;
-};
-
-std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging& staging) {
-  std::vector<Part> parts;
-  for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    for (const auto& piece : pieces) {
-      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& values, std::int64_t begin) {
-        parts.push_back({role, piece.tensor, piece.begin + begin, values});
-      });
-    }
-  }
-  return parts;
 }
 
 /// Returns the sums of what was read, if the file has checksums.

@@ -1,11 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in parts that fit a buffer, which ranks share.
+// Tensors in parts that fit a buffer: of a rank's pieces, or dealt out over ranks.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "checkpoint/schema.hpp"
+#include "llampi/checkpoint/staging.hpp"
 
 namespace llampi::checkpoint {
+
+/// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
+struct Part {
+  std::size_t role = 0;
+  int tensor = 0;
+  std::int64_t begin = 0;
+  Tensor values = {};
+};
+
+/// Role by role.
+inline std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging& staging) {
+  std::vector<Part> parts;
+  for (std::size_t role = 0; role < kRoles.size(); ++role) {
+    for (const auto& piece : pieces) {
+      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& values, std::int64_t begin) {
+        parts.push_back({role, piece.tensor, piece.begin + begin, values});
+      });
+    }
+  }
+  return parts;
+}
 
 /// Deals out the parts of tensors, one tensor after another, over ranks like cards.
 class TensorParts {

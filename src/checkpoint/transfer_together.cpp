@@ -11,20 +11,14 @@
 
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/first_failure.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/write_values.hpp"
-#include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
 namespace {
-
-/// Elements from `begin` on of a tensor, which fit the buffer.
-struct RoundPart {
-  std::int64_t begin = 0;
-  Tensor values = {};
-};
 
 /// A file that is open on several ranks, dataset by dataset.
 class OpenTogether {
@@ -66,13 +60,8 @@ class Rounds {
       : about_(about), parts_(kRoles.size() * about.tensors.size()), rounds_(parts_.size()) {
     failure_.of([&] {
       staging_.emplace(about.device, elements);
-      for (std::size_t role = 0; role < kRoles.size(); ++role) {
-        for (const auto& piece : about.pieces) {
-          staging_->in_parts(piece.*kRoles[role].values, [&](const Tensor& values, std::int64_t begin) {
-            parts_[index(role, piece.tensor)].push_back({piece.begin + begin, values});
-          });
-        }
-      }
+      for (const Part& part : parts_of(about.pieces, *staging_))
+        parts_[index(part.role, part.tensor)].push_back(part);
     });
     for (std::size_t i = 0; i < parts_.size(); ++i) rounds_[i] = std::ssize(parts_[i]);
     about.world.max(rounds_);
@@ -123,8 +112,8 @@ class Rounds {
   FirstFailure failure_;
 
  private:
-  std::vector<std::vector<RoundPart>> parts_;  ///< by dataset
-  std::vector<std::int64_t> rounds_;           ///< by dataset, of the rank that has most
+  std::vector<std::vector<Part>> parts_;  ///< by dataset
+  std::vector<std::int64_t> rounds_;      ///< by dataset, of the rank that has most
 };
 
 class Reader : Rounds {
@@ -151,7 +140,7 @@ class Reader : Rounds {
       if (!goes_on) return;
       for (std::size_t round = 0; round < rounds; ++round) {
         const bool reads = round < parts.size() && !failure_;
-        read(*file, role, tensor, reads ? parts[round] : RoundPart{});
+        read(*file, role, tensor, reads ? parts[round] : Part{});
         tell_progress();
       }
       goes_on = !failed_anywhere(about_.world);
@@ -162,7 +151,7 @@ class Reader : Rounds {
   }
 
  private:
-  void fill_with_zeros(const std::vector<RoundPart>& parts) {
+  void fill_with_zeros(const std::vector<Part>& parts) {
     failure_.of([&] {
       for (const auto& part : parts) {
         std::fill_n(staging_->room_for(part.values), part.values.elements(), 0.0F);
@@ -171,7 +160,7 @@ class Reader : Rounds {
     });
   }
 
-  void read(const OpenTogether& file, std::size_t role, int tensor, const RoundPart& part) {
+  void read(const OpenTogether& file, std::size_t role, int tensor, const Part& part) {
     const std::int64_t bytes = place(role, tensor).element_bytes;
     if (!part.values) return take_part([&] { file.read({}, encoding_.room_for({}, bytes).data()); });
     const std::span values(staging_->room_for(part.values), static_cast<std::size_t>(part.values.elements()));
@@ -211,8 +200,8 @@ class Writer : Rounds {
         writes = !failed_anywhere(about_.ranks.firsts());
       }
       for (std::size_t round = 0; round < rounds; ++round) {
-        const auto messages = about_.ranks.group().gather(
-            take(role, tensor, round < parts.size() ? parts[round] : RoundPart{}), 0);
+        const auto messages =
+            about_.ranks.group().gather(take(role, tensor, round < parts.size() ? parts[round] : Part{}), 0);
         if (writes) take_part([&] { write(messages); });
         if (writes && unsynced_ >= kSyncBytes) sync();
         tell_progress();
@@ -251,7 +240,7 @@ class Writer : Rounds {
     unsynced_ = 0;
   }
 
-  std::string take(std::size_t role, int tensor, const RoundPart& part) {
+  std::string take(std::size_t role, int tensor, const Part& part) {
     std::string message = message_of(0, 0, {});
     if (!part.values) return message;
     failure_.of([&] {

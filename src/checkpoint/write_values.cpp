@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "checkpoint/first_failure.hpp"
-#include "llampi/checkpoint/staging.hpp"
+#include "checkpoint/tensor_parts.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
@@ -264,14 +264,9 @@ std::vector<io::RangeSum> write_for_group(device::Runtime& device, const NodeRan
 std::vector<io::RangeSum> write_alone(device::Runtime& device, const ValuesToWrite& values) {
   ValueWriter writer(values);
   Staging staging(device, values.options.file.transfer_elements);
-  for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    for (const auto& piece : values.pieces) {
-      if (role >= roles_of(values.tensors[static_cast<std::size_t>(piece.tensor)])) continue;
-      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
-        writer.write(role, piece.tensor, piece.begin + begin,
-                     {staging.fetch(part), static_cast<std::size_t>(part.elements())});
-      });
-    }
+  for (const auto& [role, tensor, begin, part] : parts_of(values.pieces, staging)) {
+    if (role >= roles_of(values.tensors[static_cast<std::size_t>(tensor)])) continue;
+    writer.write(role, tensor, begin, {staging.fetch(part), static_cast<std::size_t>(part.elements())});
   }
   return writer.finish();
 }
