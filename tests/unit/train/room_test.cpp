@@ -176,6 +176,7 @@ TEST_F(RoomOfRun, DeletesNothingWhereThatIsNotEnough) {
 TEST_F(RoomOfRun, IsForeseen) {
   free_is(4 * kBytes);
   EXPECT_EQ(room().problem_at_the_end({0, 100, 10}), std::nullopt);  // three and the one that is written
+  EXPECT_EQ(room().problem_at_the_end({0, std::int64_t{1} << 62, 1}), std::nullopt);  // without an end
   free_is(4 * kBytes - 1);
   EXPECT_EQ(room().problem_at_the_end({0, 100, 0}), std::nullopt);  // one, at the end
   EXPECT_THAT(room().problem_at_the_end({0, 100, 10}),
