@@ -273,7 +273,8 @@ Trouble judge(const Overview& of_all, const Limits& limits) {
     if (absence.exited) return Trouble::exited;
     silent = std::max(silent, absence.silent_seconds);
   }
-  const bool still = of_all.stalled_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
+  const double longest = std::max(of_all.phase ? limits.phase_seconds : limits.seconds, limits.step_seconds);
+  const bool still = of_all.stalled_seconds > longest;
   // A silent rank moved last before its last heartbeat, so a standstill shows before its silence is as long.
   if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::unresponsive;
   if (of_all.side_work_stalled_seconds > limits.phase_seconds) return Trouble::side_work;

@@ -42,6 +42,7 @@ enum class Trouble : std::uint8_t {
 struct Limits {
   double seconds = 0;        ///< without a word, or without movement
   double phase_seconds = 0;  ///< without movement while a rank is in a phase, or of a second thread
+  double step_seconds = 0;   ///< without movement at least, in a phase or not: what allow_steps_of() said
 };
 
 /// The first that applies, of a job with at least one rank. A job is stalled when no rank moves: one that waits

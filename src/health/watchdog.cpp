@@ -59,6 +59,7 @@ class Watchdog::Thread {
   ~Thread();
   void finish();
   void leave();
+  void allow_steps_of(double seconds) { step_seconds_ = seconds; }
 
  private:
   void let_it_report();
@@ -81,6 +82,7 @@ class Watchdog::Thread {
   Standing own_standing(double now) { return progress_.look(relay_.peers(), now); }
   FlightReport own_report(const std::string& reason, const Standing& own);
   void stop();
+  Limits limits_now() const { return {limits_.seconds, limits_.phase_seconds, step_seconds_}; }
 
   /// Between a question and the answer of `rank`.
   double delay_of(int rank, bool urgent) const {
@@ -97,7 +99,8 @@ class Watchdog::Thread {
   comm::World& world_;
   const FlightRecord& record_;
   const WatchdogOptions options_;
-  const Limits limits_;
+  const Limits limits_;  ///< without step_seconds
+  std::atomic<double> step_seconds_ = 0;
   const double interval_;
   const int rank_, ranks_;
   const std::string host_;
@@ -310,7 +313,7 @@ void Watchdog::Thread::judge_the_others(double now) {
     last_judgement_ = now;
     const Overview of_all = overview(now);
     warn_of_missing_links(of_all, now);
-    return raise_alarm(judge(of_all, limits_), of_all, now);
+    return raise_alarm(judge(of_all, limits_now()), of_all, now);
   }
   if (rank_ == monitors_.back()) return;
   // The monitors have had time to do it; one rank after another, so that one speaks. When they have found why the job ends, and
@@ -346,8 +349,9 @@ void Watchdog::Thread::judge_alone(double now) {
     end_job(fmt::format("{} exited; {}", comm::format_rank(rank, relay_.host_of(rank)),
                         place_of_records({rank_}, report.record_written, file_.folder())));
   }
+  const bool in_phase = !progress_.last().phase.view().empty();
   const double patience =
-      (progress_.last().phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
+      std::max(in_phase ? limits_.phase_seconds : limits_.seconds, step_seconds_.load()) + turn_of(rank_);
   if (progress_.stalled_seconds(now) <= patience) return;
   const auto report = own_report("no progress", own_standing(now));
   end_job(fmt::format("no progress for {:g} s on {}: {}\n  {}", progress_.stalled_seconds(now),
@@ -422,7 +426,7 @@ bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
   if (alarm_.trouble == Trouble::unresponsive && all_answer) return true;
   const bool may_pass = alarm_.trouble == Trouble::unresponsive || alarm_.trouble == Trouble::side_work ||
                         alarm_.trouble == Trouble::exited;
-  return may_pass && judge(ranks, limits_) != alarm_.trouble;
+  return may_pass && judge(ranks, limits_now()) != alarm_.trouble;
 }
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own) {
@@ -470,5 +474,7 @@ Watchdog::~Watchdog() = default;
 void Watchdog::finish() { thread_->finish(); }
 
 void Watchdog::leave() { thread_->leave(); }
+
+void Watchdog::allow_steps_of(double seconds) { thread_->allow_steps_of(seconds); }
 
 }  // namespace llampi::health

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "llampi/health/side_work.hpp"
+#include "llampi/health/watchdog.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/outcome.hpp"
 #include "train/journal.hpp"
@@ -25,6 +26,7 @@ struct OpenRun : RunSetup {
   Stopping stopping{config.run.dir, config.run.max_hours, world.rank()};
   std::shared_ptr<health::SideWork> side_work = std::make_shared<health::SideWork>();
   std::atomic<bool> holds_folder = false;  ///< no other job has run.dir; asked by the watchdog's thread
+  health::Watchdog* watchdog = nullptr;    ///< null: off
   std::atomic<std::int64_t> continuable_step =
       -1;  ///< of the newest checkpoint that the same command continues from; asked likewise
 

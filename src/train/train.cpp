@@ -59,6 +59,7 @@ Outcome Job::run(const Complain& complain) {
                                       if (complain) complain(summary + after_error() + how_to_go_on());
                                     }},
         run_.log);
+    run_.watchdog = watchdog_.get();
   }
   Outcome outcome{};
   const auto error = comm::common_failure([&] { outcome = open_and_train(); });

@@ -262,6 +262,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   UnreportedStep step = *std::exchange(unreported_, std::nullopt);
   StepMetrics& metrics = step.metrics;
   if (metrics.tokens > 0) slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
+  give_steps_time();
   if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
   if (metrics.tokens > 0 && run_.config.fsdp.product_dtype == ProductDtype::fp8)
     note_fp8(metrics, of_all.fp8);
@@ -279,6 +280,18 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   }
   run_.journal.show(metrics);
   check_finite(step);
+}
+
+/// A GPU shows nothing of a step until its end, least of all of a replayed one: long steps are not a standstill.
+void TrainingLoop::give_steps_time() {
+  if (run_.watchdog == nullptr || !run_.compute.on_gpu()) return;
+  if (2 * slowest_step_seconds_ <= watchdog_seconds_) return;
+  watchdog_seconds_ = 3 * slowest_step_seconds_;
+  run_.watchdog->allow_steps_of(watchdog_seconds_);
+  run_.log.warning(
+      "run.watchdog_seconds = {:g} is short for steps of {:.1f} s, during which a GPU shows no progress: the watchdog "
+      "waits {:.1f} s for one",
+      run_.config.run.watchdog_seconds, slowest_step_seconds_, watchdog_seconds_);
 }
 
 /// Whether something follows that needs the losses of all ranks, or what they have to say.

@@ -62,6 +62,7 @@ class TrainingLoop {
   void finish_agreement();
   void report_last_step(const StepFacts& of_all);
   void report_unreported_step();
+  void give_steps_time();
   bool must_know_now(const StepMetrics& metrics) const;
   bool all_told_to_stop();
   bool steps_are_long() const;
@@ -110,7 +111,8 @@ class TrainingLoop {
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double last_seconds_ = 0;          ///< of the last step, on this rank; 0: there was none
   double slowest_step_seconds_ = 0;  ///< of any rank, in the last step that was reported; 0: none was
-  bool some_failed_ = false;         ///< some rank had a failure when the ranks last told each other
+  double watchdog_seconds_ = run_.config.run.watchdog_seconds;  ///< that it lets a step be without movement
+  bool some_failed_ = false;  ///< some rank had a failure when the ranks last told each other
   bool warned_of_fp8_ = false;
 };
 

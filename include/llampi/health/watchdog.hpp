@@ -27,7 +27,7 @@ namespace llampi::health {
 
 struct WatchdogOptions {
   /// How long a rank may be silent, or no rank may move, outside of phases; at least 1. In a phase (see
-  /// FlightRecord) longer, where reading and writing files is movement.
+  /// FlightRecord) longer, where reading and writing files is movement. See allow_steps_of().
   double seconds = 600;
   std::filesystem::path run_dir;  ///< for the records
   /// Whether this job holds run_dir; before, nothing is written there, where another job may have its records. Called from a thread.
@@ -54,6 +54,8 @@ class Watchdog {
   /// After an error that all ranks throw: all ranks stop watching, and pending messages are received,
   /// unless a rank does not take part within a second.
   void leave();
+  /// From now on a rank may be without movement for so long, if that is longer than the options have it. The same on all ranks.
+  void allow_steps_of(double seconds);
 
  private:
   class Thread;

@@ -44,6 +44,7 @@ bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const Ba
   }
   const device::Range range(device_, kReplay);
   executor_.record().issue({kReplay});
+  executor_.record().act("submitting it");  // to most devices at once
   device_.replay(captured_.back().graph);
   ++replays_;
   return true;

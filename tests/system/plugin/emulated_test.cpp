@@ -108,6 +108,17 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
+// A replayed step shows nothing until its end: here more than the second that the watchdog is told to wait.
+TEST_F(OnGpus, AreNotTakenToHangInALongStep) {
+  const Ending ending = llampi(
+      "train --config run.ini --run.dir=long --run.device=cuda --train.steps=3 --data.seq_len=64 "
+      "--train.global_batch=24 --run.watchdog_seconds=1");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_THAT(ending.out,
+              ContainsRegex("run.watchdog_seconds = 1 is short for steps of [0-9.]+ s, during which a GPU "
+                            "shows no progress: the watchdog waits [0-9.]+ s for one"));
+}
+
 // What the run's model has beside a Llama is compared before it begins.
 TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
   const std::map<std::string, std::string> families = {

@@ -56,6 +56,14 @@ TEST_F(Watchdogs, LetAJobBeThatMoves) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "flight"));
 }
 
+TEST_F(Watchdogs, LetAStepTakeAsLongAsTheyWereTold) {
+  for (const char* kind : {"", " one-thread"}) {
+    const Ending ending = job(2, "1 long 1 1" + std::string(kind));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.err, "");
+  }
+}
+
 TEST_F(Watchdogs, NameARankThatIsStopped) {
   for (const int rank : {0, 2}) {  // the one that watches, and another
     const Ending ending = job(3, "2 stop " + std::to_string(rank) + " 100");

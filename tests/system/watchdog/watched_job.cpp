@@ -3,7 +3,7 @@
 // and one rank that fails in the way the arguments name.
 //   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]
 // one-thread: MPI does not let a second thread call it; apart: each rank is on a machine of its own.
-// Way side-work: the rank's second thread hangs, for which those of the others wait, while steps go on.
+// Way long: each step takes 1.5 s, and the watchdog is told so. Way side-work: the rank's second thread hangs, for which those of the others wait, while steps go on.
 #include <unistd.h>
 
 #include <csignal>
@@ -59,6 +59,7 @@ void step(llampi::comm::World& world, llampi::health::FlightRecord& record, int 
           const std::string& way, bool bad) {
   record.begin_step(number);
   record.act("thinking", 0, 0);
+  if (way == "long") std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   if (way == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(700));
   if (bad && number == kBadStep) fail(world, way);
   const bool different = bad && number == kBadStep && way == "diverge";
@@ -109,6 +110,7 @@ int main(int arguments, char** argv) {
          .complain = complain,
          .least_phase_seconds = 0},
         speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
+    if (way == "long") watchdog.allow_steps_of(60);
     if (way == "side-work") {
       std::thread([beside = world->duplicate().release(), side_work, bad_rank] {
         side_work->begin("saving a checkpoint in the background", *beside);

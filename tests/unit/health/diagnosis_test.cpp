@@ -69,6 +69,18 @@ TEST(Diagnosis, IsNoneWhileRanksMove) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
+TEST(Diagnosis, AllowsTheTimeOfAStep) {
+  auto ranks = waiting_ranks(100);
+  const Limits longer = {10, 600, 30};
+  hold_all(ranks, 29);
+  EXPECT_EQ(judge(ranks, longer), Trouble::none);
+  ranks[1].silent_seconds = 11;  // it ought to be heard meanwhile
+  EXPECT_EQ(judge(ranks, longer), Trouble::unresponsive);
+  ranks[1].silent_seconds = 0;
+  hold_all(ranks, 31);
+  EXPECT_EQ(judge(ranks, longer), Trouble::stalled);
+}
+
 void let_save(WatchedRank& rank, double seconds) {
   rank.heartbeat.side_work = FixedText<44>("saving a checkpoint in the background");
   rank.side_work_stalled_seconds = seconds;
