@@ -179,12 +179,22 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
   stall_seconds_ += steady_seconds() - begin;
 }
 
+/// On rank 0, where somebody has deleted it; but not where all of the run's folder is gone, as when its file system is not there.
+void Saver::make_lost_folder() const {
+  const fs::path folder = services_.room.folder();
+  std::error_code ignored;  // where it cannot be made, the save fails and is treated as that
+  if (!fs::exists(folder.parent_path() / "config.ini", ignored) || !fs::create_directory(folder, ignored))
+    return;
+  run_.log.warning("{} was gone, with the checkpoints in it; it is made again", folder.string());
+}
+
 /// Whether the next checkpoint fits into run.dir, from which one that it would replace may go at once, and
 /// the metrics are there. Collective.
 bool Saver::get_ready() {
   bool is_short = false;
   comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
+    make_lost_folder();
     services_.room.make_some(run_.log);
     is_short = !services_.room.fits() || !works([&] { services_.journal.metrics()->sync(); });
   });

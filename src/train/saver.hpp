@@ -77,6 +77,7 @@ class Saver {
   Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
              CheckpointContent content, const std::shared_ptr<checkpoint::Writers>& writers) const;
   void tell_of_untidiness(const std::string& reason) const;
+  void make_lost_folder() const;
   bool get_ready();
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);

@@ -187,6 +187,39 @@ TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {
   EXPECT_EQ(curve("waits"), curve("whole"));
 }
 
+TEST_F(Train, TheFolderOfCheckpointsIsMadeAgainWhereItWasDeleted) {
+  for (const bool async : {false, true}) {
+    Config c = config(fmt::format("deleted-{}", async));
+    c.checkpoint.async = async;
+    c.checkpoint.wait_minutes = 0;
+    const fs::path folder = fs::path(c.run.dir) / "checkpoints";
+    EXPECT_EQ(run(c, keeping_log([&](const std::string& line) {
+                    if (world().rank() == 0 && line.find("step-00000004.h5 in ") != std::string::npos)
+                      fs::remove_all(folder);
+                  })),
+              Outcome::done);
+    EXPECT_TRUE(logged(folder.string() + " was gone, with the checkpoints in it; it is made again"));
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 12));
+  }
+}
+
+// Its disk may be gone, and what would be made in its place is on another.
+TEST_F(Train, NoFolderIsMadeWhereAllOfTheRunIsGone) {
+  Config c = config("unmounted");
+  c.checkpoint.async = false;
+  c.checkpoint.wait_minutes = 0;
+  const fs::path dir = c.run.dir;
+  EXPECT_THROW(run(c, keeping_log([&](const std::string& line) {
+                     if (world().rank() != 0 || line.find("step-00000004.h5 in ") == std::string::npos)
+                       return;
+                     fs::rename(dir, folder_ / "aside");
+                     fs::create_directory(dir);  // where it was mounted
+                   })),
+               UserError);
+  world().barrier();
+  EXPECT_FALSE(fs::exists(dir / "checkpoints"));
+}
+
 TEST_F(Train, AStopEndsAWaitForRoom) {
   for (const std::string way : {"signal", "file"}) {
     Config c = config("stopped-by-" + way);
@@ -194,8 +227,10 @@ TEST_F(Train, AStopEndsAWaitForRoom) {
     std::string sentence = "not refused";
     try {
       run(c, keeping_log([&](const std::string& line) {
-            if (line.starts_with("step 11/12 ") && world().rank() == 0)
+            if (line.starts_with("step 11/12 ") && world().rank() == 0) {
               fs::rename(dir / "checkpoints", dir / "aside");
+              std::ofstream(dir / "checkpoints") << "no folder";
+            }
             if (line.find("The state stays in memory") == std::string::npos) return;
             if (way == "signal") return request_stop();
             std::ofstream(dir / "stop") << "";
