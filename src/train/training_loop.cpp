@@ -278,6 +278,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
       !run_.saver->is_under_way()) {  // which takes room, and frees some when it is done
     if (const auto problem = run_.room->new_problem(steady_seconds())) run_.log.warning("{}", *problem);
   }
+  run_.record.act("printing the step (is the output read?)");  // a pager or Ctrl-S may hold it up
   run_.journal.show(metrics);
   check_finite(step);
 }

@@ -280,6 +280,19 @@ TEST_F(TrainWatched, LeavesNoRecordBehindAfterACleanStop) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/flight"));
 }
 
+// A pipe takes some hundred lines, and then holds up whoever writes to it.
+TEST_F(Train, TellsThatItsOutputIsNotRead) {
+  const Ending ending =
+      shell(folder_.path(), "mkfifo pipe; exec 3<>pipe; " LLAMPI_PROGRAM
+                            " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                            " --data.seq_len=16 --train.global_batch=1 --train.steps=1000000"
+                            " --log.every=1 --run.watchdog_seconds=1 >pipe");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(ending.err,
+              ::testing::ContainsRegex("watchdog: no progress for [0-9.]+ s\n  rank 0: step [0-9]+: "
+                                       "printing the step \\(is the output read\\?\\), after "));
+}
+
 // A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the
 // program itself, and once: a second SIGINT would end the program at once.
 TEST_F(Train, StopsAtASignalAndContinues) {
