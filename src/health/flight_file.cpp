@@ -38,6 +38,10 @@ std::filesystem::path flight_file(const std::filesystem::path& run_dir, int rank
   return flight_folder(run_dir) / fmt::format("rank-{:05}.json", rank);
 }
 
+std::filesystem::path terminated_file(const std::filesystem::path& run_dir, int rank) {
+  return flight_folder(run_dir) / fmt::format("terminated-{:05}.json", rank);
+}
+
 std::string flight_json(const FlightRecord& record, const FlightFileHead& head) {
   const double now = steady_seconds();
   const FlightPosition position = record.position();
@@ -76,22 +80,25 @@ FlightFile::FlightFile(const FlightRecord& record, std::filesystem::path run_dir
       head_(std::move(head)),
       holds_run_dir_(std::move(holds_run_dir)) {}
 
-bool FlightFile::write(const std::string& reason) {
+bool FlightFile::write_terminated() {
+  return write(terminated_file(run_dir_, head_.rank), "the process was told to terminate");
+}
+
+bool FlightFile::write(const std::filesystem::path& file, const std::string& reason) {
   constexpr double kSeconds = 1;  // the file may be what hangs
   if (holds_run_dir_ && !holds_run_dir_()) return false;
   head_.reason = reason;
-  begun_ = true;
-  return done_within(kSeconds,
-                     [file = flight_file(run_dir_, head_.rank), text = flight_json(record_, head_)] {
-                       io::create_folder(file.parent_path());
-                       io::write_whole(file, text, false);  // a busy disk may take seconds
-                     });
+  begun_.insert(file);
+  return done_within(kSeconds, [file, text = flight_json(record_, head_)] {
+    io::create_folder(file.parent_path());
+    io::write_whole(file, text, false);  // a busy disk may take seconds
+  });
 }
 
 void FlightFile::remove() const {
-  if (!begun_) return;
+  if (begun_.empty()) return;
   std::error_code ignored;
-  std::filesystem::remove(flight_file(run_dir_, head_.rank), ignored);
+  for (const auto& file : begun_) std::filesystem::remove(file, ignored);
   std::filesystem::remove(flight_folder(run_dir_), ignored);
 }
 

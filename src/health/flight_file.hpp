@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "llampi/health/flight_record.hpp"
@@ -25,6 +26,9 @@ struct FlightFileHead {
 /// those of a step that is replayed whole.
 std::string flight_json(const FlightRecord& record, const FlightFileHead& head);
 
+/// Likewise of a job that was told to terminate: terminated-00003.json. It replaces no record of a failure.
+std::filesystem::path terminated_file(const std::filesystem::path& run_dir, int rank);
+
 /// That of this rank, which is written when something is wrong.
 class FlightFile {
  public:
@@ -35,16 +39,20 @@ class FlightFile {
 
   std::string folder() const { return flight_folder(run_dir_).string(); }
   /// True if it was written in time. Nothing is written while the folder may be another job's.
-  bool write(const std::string& reason);
-  /// If it may be there, and the folder if that is then empty.
+  bool write(const std::string& reason) { return write(flight_file(run_dir_, head_.rank), reason); }
+  /// Likewise, as terminated_file().
+  bool write_terminated();
+  /// What this job may have written, and the folder if that is then empty.
   void remove() const;
 
  private:
+  bool write(const std::filesystem::path& file, const std::string& reason);
+
   const FlightRecord& record_;
   std::filesystem::path run_dir_;
   FlightFileHead head_;
   std::function<bool()> holds_run_dir_;
-  bool begun_ = false;
+  std::set<std::filesystem::path> begun_;
 };
 
 }  // namespace llampi::health

@@ -447,7 +447,7 @@ void Watchdog::Thread::record_if_requested(double now) {
   const bool is_reported = alarm_.trouble != Trouble::none || now - asked_at_ < kAskedSeconds;
   if (now < due && !is_reported) return;
   requested_at_.reset();
-  if (!is_reported) file_.write("the process was told to terminate");
+  if (!is_reported) file_.write_terminated();
 }
 
 void Watchdog::Thread::end_job(const std::string& summary) {

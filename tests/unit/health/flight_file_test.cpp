@@ -29,8 +29,24 @@ TEST(FlightFile, IsWrittenAndRemovedWhereThisJobHasTheFolderAlone) {
   const auto written = nlohmann::json::parse(read_text(path));
   EXPECT_EQ(written["reason"], "no progress");
   EXPECT_EQ(written["rank"], 3);
+  EXPECT_TRUE(file.write_terminated());
   file.remove();
   EXPECT_FALSE(std::filesystem::exists(path.parent_path()));
+}
+
+TEST(FlightFile, OfAJobThatIsToldToTerminateReplacesNoneOfAFailure) {
+  const TemporaryFolder folder;
+  health::FlightRecord record;
+  const health::FlightFileHead head = {.rank = 3, .ranks = 4, .host = "node", .reason = ""};
+  health::FlightFile(record, folder.path(), head, {}).write("no progress");
+  const auto failure = health::flight_file(folder.path(), 3), end = health::terminated_file(folder.path(), 3);
+  const auto written = read_text(failure);
+  health::FlightFile file(record, folder.path(), head, {});
+  EXPECT_TRUE(file.write_terminated());
+  EXPECT_EQ(nlohmann::json::parse(read_text(end))["reason"], "the process was told to terminate");
+  file.remove();
+  EXPECT_FALSE(std::filesystem::exists(end));
+  EXPECT_EQ(read_text(failure), written);
 }
 
 }  // namespace
