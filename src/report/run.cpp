@@ -116,11 +116,13 @@ double modified(const fs::path& file) {
   return ::stat(file.c_str(), &status) == 0 ? static_cast<double>(status.st_mtim.tv_sec) : unix_seconds();
 }
 
-/// "done", or "failed: loss or gradient not finite".
+/// "done", "stopped by a signal", or "failed: loss or gradient not finite".
 std::string outcome_of(const json& line) {
   const std::string reason = text_of(line, "reason");
   std::string outcome = text_of(line, "outcome");
-  if (!reason.empty()) outcome += ": " + (reason == "not_finite" ? "loss or gradient not finite" : reason);
+  if (!reason.empty())
+    outcome += (outcome == "stopped" ? " " : ": ") +
+               (reason == "not_finite" ? "loss or gradient not finite" : reason);
   return outcome;
 }
 
@@ -189,6 +191,7 @@ void RunReader::read() {
   const auto job = train::running_job(run_.folder);
   run_.running = job ? std::optional(to_string(*job)) : std::nullopt;
   run_.running_since = job ? seconds_of_utc(job->since) : kUnknown;
+  read_flight_records();
 }
 
 void RunReader::read_metrics() {
@@ -225,6 +228,31 @@ void RunReader::read_history() try {
                    if (line.is_object()) add_event(run_, line);
                  });
 } catch (const Error&) {
+}
+
+/// Of the newest of the last job; those of an earlier one may still be there.
+void RunReader::read_flight_records() {
+  run_.killed_by.reset();
+  const auto is_start = [](const HistoryEvent& event) { return event.kind == HistoryEvent::Kind::start; };
+  const auto start = std::find_if(run_.history.rbegin(), run_.history.rend(), is_start);
+  if (run_.running || start == run_.history.rend() || run_.history.back().kind == HistoryEvent::Kind::end)
+    return;
+  fs::path newest;
+  fs::file_time_type newest_time = fs::file_time_type::min();
+  std::error_code error;
+  for (fs::directory_iterator entry(run_.folder / "flight", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const auto time = entry->last_write_time(ignored);
+    if (entry->path().extension() != ".json" || time <= newest_time) continue;
+    newest = entry->path();
+    newest_time = time;
+  }
+  const auto record = json::parse(text_if_there(newest), nullptr, false);
+  if (!record.is_object() || text_of(record, "reason").empty()) return;
+  constexpr double kSecond = 1;  // it has whole ones
+  if (seconds_of_utc(text_of(record, "written")) + kSecond >= start->time)
+    run_.killed_by = text_of(record, "reason");
 }
 
 void RunReader::read_traces() { run_.trace = read_trace_times(run_.folder / "trace"); }

@@ -102,7 +102,11 @@ std::string state_of(const Run& run, double now) {
   if (run.history.empty())
     return run.steps.size() > 0 && run.last_step() == planned_steps(run) ? "done" : "not running";
   const auto& last = run.history.back();
-  return last.kind == HistoryEvent::Kind::end ? last.text : "ended without saying why";
+  if (last.kind == HistoryEvent::Kind::end) return last.text;
+  if (last.kind == HistoryEvent::Kind::checkpoint && last.step == planned_steps(run))
+    return "done";  // only the last line is missing
+  return run.killed_by ? fmt::format("ended: {} (flight records)", *run.killed_by)
+                       : "ended without saying why";
 }
 
 }  // namespace

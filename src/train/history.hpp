@@ -27,8 +27,9 @@ struct JobStart {
 
 struct JobEnd {
   std::int64_t step = 0;
-  std::string outcome;      ///< "done", "stopped" or "failed"
-  std::string reason = {};  ///< "not_finite": the loss or a gradient was; empty: another one, or none
+  std::string outcome;  ///< "done", "stopped" or "failed"
+  std::string reason =
+      {};  ///< "not_finite": the loss or a gradient was; otherwise a text for people, empty if it is done
 };
 
 /// Lines without their end.

@@ -33,6 +33,7 @@ class Job {
   Outcome open_and_train();
   void finish_what_is_saved();
   void keep_words(const std::exception_ptr& error);
+  std::string reason_of_end(const std::exception_ptr& error, Outcome outcome) const;
   std::string after_error();
   std::string how_to_go_on() const;
 
@@ -70,7 +71,7 @@ Outcome Job::run(const Complain& complain) {
                     .outcome = error                      ? "failed"
                                : outcome == Outcome::done ? "done"
                                                           : "stopped",
-                    .reason = error ? run_.failure : ""});
+                    .reason = reason_of_end(error, outcome)});
   if (error) {
     if (watchdog_) watchdog_->leave();
     std::rethrow_exception(error);
@@ -94,6 +95,14 @@ void Job::finish_what_is_saved() {
 void Job::keep_words(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
   error_ = message_of(error, run_.texts.name_of);
+}
+
+/// For the history: a word, the first line of the error, or what has stopped the run.
+std::string Job::reason_of_end(const std::exception_ptr& error, Outcome outcome) const {
+  if (!error) return outcome == Outcome::stopped ? run_.stopping.text() : "";
+  if (!run_.failure.empty()) return run_.failure;
+  const std::string message = message_of(error, run_.texts.name_of);
+  return message.substr(0, message.find('\n'));
 }
 
 /// For the watchdog, which ends the job if a rank hangs after an error: nobody else would tell of that.

@@ -53,7 +53,9 @@ struct Run {
   std::map<std::string, std::string> config;  ///< of config.ini
   std::map<std::string, std::string> notes;   ///< what files held that it names
   std::vector<RankTimes> trace;               ///< by rank; empty: no traces
-  std::int64_t unreadable_lines = 0;          ///< of metrics.jsonl
+  std::optional<std::string>
+      killed_by;  ///< where the last job did not say how it ended: the reason in its flight records
+  std::int64_t unreadable_lines = 0;  ///< of metrics.jsonl
   // Of the last start in history.jsonl; 0 and empty where it does not have them.
   std::int64_t total_steps = 0, parameters = 0, ranks = 0, nodes = 0;
   std::string device;
@@ -86,6 +88,7 @@ class RunReader {
   void read();
   void read_metrics();
   void read_history();
+  void read_flight_records();
 
   Run run_;
   std::unique_ptr<LineReader> metrics_, history_;

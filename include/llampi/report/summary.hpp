@@ -21,7 +21,7 @@ struct SlowRank {
 /// Not a number, 0 and empty where it is not known.
 struct Summary {
   std::string
-      state;  ///< "running (process 4711 on node7)", "done", "stopped", "failed", "ended without saying why"
+      state;  ///< "running (process 4711 on node7)", "done", "stopped by a signal", "failed: ...", "ended without saying why"
   std::int64_t step = 0, total_steps = 0;
   double loss = 0;            ///< of the last step
   double eval_loss = 0;       ///< of the last evaluation

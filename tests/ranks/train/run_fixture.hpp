@@ -154,6 +154,14 @@ class Train : public ::testing::Test {
     return lines;
   }
 
+  /// Of the last line of history.jsonl.
+  std::string reason_of_end(const std::string& run) const {
+    std::ifstream in(folder_ / run / "history.jsonl");
+    std::string last;
+    for (std::string line; std::getline(in, line);) last = line;
+    return nlohmann::json::parse(last).value("reason", "");
+  }
+
   /// What must not depend on when a run was interrupted.
   std::vector<std::string> curve(const std::string& run) const {
     std::vector<std::string> values;

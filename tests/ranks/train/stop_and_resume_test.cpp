@@ -139,11 +139,13 @@ TEST_F(Train, AStopFileStopsOnce) {
   const auto last = checkpoint::read_checkpoint_summary(newest(c)).state.step;
   EXPECT_TRUE(logged(fmt::format("stopped after step {} because of the file {}", last, file.string())));
   world().barrier();
+  EXPECT_EQ(reason_of_end("a"), "because of the file " + file.string());
   EXPECT_FALSE(fs::exists(file));
   // One that comes too late is not kept for the next run.
   EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
   world().barrier();
   EXPECT_FALSE(fs::exists(file));
+  EXPECT_EQ(reason_of_end("a"), "");
 }
 
 TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
@@ -229,6 +231,7 @@ TEST_F(Train, DataThatCannotBeReadAnyMoreEndTheRunWithACheckpoint) {
   EXPECT_LE(step, 8) << "the data of two steps are read ahead, and a step is reported during the next";
   EXPECT_THAT(message, HasSubstr("tokens.h5 is truncated"));
   EXPECT_THAT(message, HasSubstr(fmt::format("; the newest checkpoint is of step {}", step)));
+  EXPECT_EQ(reason_of_end("b"), message.substr(0, message.find('\n')));
   EXPECT_EQ(metrics("b").size(), static_cast<std::size_t>(step));
   world().barrier();
   if (world().rank() == 0) fs::copy_file(aside, tokens, fs::copy_options::overwrite_existing);

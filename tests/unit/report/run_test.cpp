@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "llampi/core/process.hpp"
@@ -199,6 +201,41 @@ TEST_F(RunFiles, SayWhyARunFailed) {
   write("history.jsonl", R"({"event":"end","time":103,"step":1,"outcome":"failed","reason":"not_finite"})"
                          "\n");
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "failed: loss or gradient not finite");
+  write("history.jsonl", R"({"event":"end","time":103,"step":1,"outcome":"failed","reason":"a disk is gone"})"
+                         "\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "failed: a disk is gone");
+  write("history.jsonl", R"({"event":"end","time":103,"step":1,"outcome":"stopped","reason":"by a signal"})"
+                         "\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "stopped by a signal");
+}
+
+// As far as the records of its last job say it, of which others may be older.
+TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
+  write("metrics.jsonl", line(1, 4));
+  write("history.jsonl", "{\"event\":\"start\",\"time\":100000,\"step\":0}\n");
+  std::filesystem::create_directory(folder() / "flight");
+  const auto record = [&](const std::string& name, const std::string& reason, const std::string& written,
+                          int age) {
+    write("flight/" + name, nlohmann::json{{"reason", reason}, {"written", written}}.dump());
+    std::filesystem::last_write_time(
+        folder() / "flight" / name,
+        std::filesystem::file_time_type::clock::now() - std::chrono::seconds(age));
+  };
+  record("rank-00001.json", "no progress", "1970-01-01T00:00:00Z", 9);
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "it is of an earlier job";
+  record("rank-00000.json", "a rank exited", "1970-01-02T03:46:40Z", 5);
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended: a rank exited (flight records)");
+  write("flight/rank-00002.json", "torn");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why");
+}
+
+TEST_F(RunFiles, OfARunThatHasSavedItsLastStepAreDone) {
+  write("metrics.jsonl", line(1, 4) + line(2, 3));
+  const std::string start = "{\"event\":\"start\",\"time\":1,\"step\":0,\"total_steps\":2}\n";
+  write("history.jsonl", start + "{\"event\":\"checkpoint\",\"time\":2,\"step\":1}\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why");
+  write("history.jsonl", start + "{\"event\":\"checkpoint\",\"time\":2,\"step\":2}\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "done");
 }
 
 TEST_F(RunFiles, AreNotInUseByAJobThatWasKilledHere) {
