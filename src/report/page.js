@@ -312,6 +312,8 @@ function placeOf(run, step, time) {
   return step === 0 || i < 0 ? 0 : run.steps.tokens[i];
 }
 
+const describeStart = event => event.step > 0 ? `continued from step ${event.step}` : 'started';
+
 function drawEvents(svg, toX, [left, right], top, bottom, only) {
   runs.forEach((run, r) => {
     if (view.hidden.has(r) || (only ?? r) !== r) return;
@@ -330,7 +332,7 @@ function drawEvents(svg, toX, [left, right], top, bottom, only) {
       x => shape('path', {d: `M${x} ${bottom + 3 * (r % 3)}l-3.5 6h7z`, class: 'checkpoint'}), saves));
     run.jobs.forEach((event, e) => {
       if (event.kind !== 'start' || e === 0) return;
-      add(event.step, event.time, `continued from step ${event.step}`, 'stroke',
+      add(event.step, event.time, describeStart(event), 'stroke',
         x => shape('line', {x1: x, x2: x, y1: top, y2: bottom, class: 'restart'}), restarts);
     });
   });
@@ -613,7 +615,7 @@ function drawHistory() {
   const section = document.getElementById('history');
   const rows = runs.flatMap((run, r) => run.jobs.map((event, i, all) => {
     const lost = event.kind === 'start' && i > 0 && all[i - 1].kind === 'start' ? '; the job before ended without saying why' : '';
-    const what = event.kind === 'end' ? `ended: ${event.outcome}` : `${event.step > 0 ? `continued from step ${event.step}` : 'started'}${lost}`;
+    const what = event.kind === 'end' ? `ended: ${event.outcome}` : describeStart(event) + lost;
     const checkpoints = event.checkpoints > 0 ? `${event.checkpoints} (${duration(event.checkpoint_seconds)} each)` : '';
     return element('tr', {}, element('td', {}, swatch(r), run.name), element('td', {}, date(event.time)), element('td', {}, what),
       element('td', {class: 'number'}, String(event.step)), element('td', {}, checkpoints));

@@ -25,6 +25,9 @@ const charts = () => document.getElementById('charts').innerHTML;
 const expectChange = (what, act) => { const before = charts(); act(); if (charts() === before) throw new Error(`no change: ${what}`); seen.push(what); };
 const set = (id, property, value, event) => { const e = document.getElementById(id); e[property] = value; e.dispatchEvent(new Event(event)); };
 for (const axis of ['tokens', 'elapsed', 'clock', 'step']) expectChange(axis, () => set('axis', 'value', axis, 'change'));
+set('axis', 'value', 'elapsed', 'change');
+if (charts().includes('continued from step 0') || !charts().includes('other: started')) throw new Error('a run that began again');
+set('axis', 'value', 'step', 'change');
 expectChange('smoothing', () => set('smoothing', 'value', '0.9', 'input'));
 expectChange('logarithmic', () => set('log', 'checked', true, 'change'));
 expectChange('events', () => set('events', 'checked', false, 'change'));
@@ -166,6 +169,14 @@ with runs.Runs(sys.argv[1]) as of_test:
                 seconds = 0.01 + 0.001 * (line["step"] % 3)
                 line.update(step_seconds=seconds, data_seconds=seconds / 4, tokens_per_second=32 / seconds, checkpoint_stall_seconds=0.002 * (line["step"] % 12 == 0))
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    # Two ranks, of which one takes twice as long, and a run that began again.
+    (folder / "other/trace").mkdir()
+    for rank in (0, 1):
+        event = {"ph": "X", "pid": rank, "ts": 0, "dur": 1e6 * (rank + 1), "cat": "forward", "args": {"step": 3}}
+        (folder / f"other/trace/rank-0000{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
+    starts = [line for line in of_test.lines("other", "history.jsonl") if line["event"] == "start"]
+    with open(folder / "other/history.jsonl", "a") as history:
+        history.write(json.dumps(dict(starts[0], time=of_test.lines("other")[-2]["time"])) + "\n")
     of_test.call("report", "one", "other", "--output", "page.html")
     page = folder / "page.html"
     for theme in chromium.SCHEMES:
