@@ -57,7 +57,10 @@ std::vector<std::string> lines_of(std::vector<report::RunReader>& readers, repor
 void follow(std::vector<report::RunReader>& readers, double interval, bool utf8) {
   TerminalView view;
   do {
-    for (auto& reader : readers) reader.update();
+    for (auto& reader : readers) {
+      reader.update();
+      reader.read_traces();
+    }
     const auto [columns, rows] = terminal_size(stdout);
     auto lines = lines_of(readers, {columns, rows, utf8});
     lines.resize(std::min(lines.size(), static_cast<std::size_t>(rows)));

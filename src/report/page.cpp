@@ -154,9 +154,19 @@ Value slow_rank_of(const std::optional<SlowRank>& slow) {
           {"mean_seconds", known(slow->mean_seconds)}};
 }
 
+Value traced_of(const std::optional<TracedRanks>& traced) {
+  if (!traced) return {};
+  return {{"first_step", traced->first_step},
+          {"last_step", traced->last_step},
+          {"is_of_earlier_job", traced->is_of_earlier_job},
+          {"slowest", traced->slowest},
+          {"excess", known(traced->excess)}};
+}
+
 Value summary_of(const Summary& s) {
   return {{"state", s.state},
           {"slow_rank", slow_rank_of(s.slow_rank)},
+          {"traced", traced_of(s.traced)},
           {"step", s.step},
           {"total_steps", s.total_steps},
           {"loss", known(s.loss)},
@@ -190,6 +200,7 @@ Value run_of(const Run& run, double now) {
           {"checkpoints", checkpoints_of(run)},
           {"memory", {{"planned", run.planned_bytes}, {"used", run.used_bytes}, {"peak", run.peak_bytes}}},
           {"trace", trace_of(run)},
+          {"traces_left_out", run.traces_left_out},
           {"config", run.config},
           {"notes", run.notes},
           {"unreadable_lines", run.unreadable_lines}};

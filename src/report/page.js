@@ -566,19 +566,23 @@ function drawTime() {
 function drawTrace() {
   const section = document.getElementById('trace');
   const traced = runs.filter(run => run.trace.length > 0);
+  const incomplete = runs.filter(run => run.traces_left_out !== '');
+  for (const run of incomplete) section.append(element('p', {class: 'hint'}, `${run.name}, traces left out: ${run.traces_left_out}.`));
   if (traced.length === 0) {
-    section.append(element('p', {class: 'hint'}, 'There is no trace. With log.trace = 10-12 a run writes one of these steps, which this part sums up.'));
+    if (incomplete.length === 0) section.append(element('p', {class: 'hint'}, 'There is no trace. With log.trace = 10-12 a run writes one of these steps, which this part sums up.'));
     return;
   }
   const names = [['Computing', partColour(PART.compute)], ['Waiting for communication', partColour(PART.ranks)], ['Neither', partColour(PART.rest)]];
   section.append(element('p', {class: 'hint'}, 'From the traces that log.trace wrote: the average traced step of each rank. Communication ' +
     'in parallel with computation counts as computing. The other ranks wait in communication for the rank that computes longest.'), legend(names));
   for (const run of traced) {
-    const longest = Math.max(...run.trace.map(rank => rank.compute)), typical = [...run.trace].sort((a, b) => a.compute - b.compute)[run.trace.length >> 1].compute;
+    const {first_step, last_step, is_of_earlier_job, slowest, excess} = run.summary.traced;
+    section.append(element('p', {class: 'hint'}, `${run.name}, ${first_step === last_step ? `step ${first_step}` : `steps ${first_step}-${last_step}`}` +
+      `${is_of_earlier_job ? ', of an earlier job than the last' : ''}:`));
     const rows = run.trace.map(rank => ({
       label: `${run.name}, rank ${rank.rank}`,
       parts: [rank.compute, rank.exposed, Math.max(0, rank.step - rank.compute - rank.exposed)],
-      note: rank.compute === longest && longest > 1.1 * typical ? `slowest: ${percent(longest / typical - 1)} above the median` : '',
+      note: rank.rank === slowest && excess > 0.1 ? `slowest: ${percent(excess)} above the median` : '',
     }));
     section.append(barTable(names, rows, duration));
     const operations = {};

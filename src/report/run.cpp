@@ -255,7 +255,14 @@ void RunReader::read_flight_records() {
     run_.killed_by = text_of(record, "reason");
 }
 
-void RunReader::read_traces() { run_.trace = read_trace_times(run_.folder / "trace"); }
+void RunReader::read_traces() {
+  TraceFiles traces = find_traces(run_.folder / "trace");
+  if (traces == traces_) return;
+  traces_ = std::move(traces);
+  TraceTimes times = read_trace_times(traces_);
+  run_.trace = std::move(times.ranks);
+  run_.traces_left_out = std::move(times.left_out);
+}
 
 Run read_run(const fs::path& folder) {
   RunReader reader(folder);

@@ -176,16 +176,13 @@ std::vector<Curve> curves_of(const Run& run) {
 }
 
 /// Of the ranks whose traces are there, the one that computes longest.
-std::string slowest_rank(const Run& run) {
-  if (run.trace.size() < 2) return "";
-  if (run.ranks > 0 && std::ssize(run.trace) > run.ranks) return "";  // of an earlier job, which had more
-  std::vector<double> compute;
-  for (const auto& rank : run.trace) compute.push_back(rank.compute);
-  const auto& slowest = *std::ranges::max_element(run.trace, {}, &RankTimes::compute);
-  const double typical = median(compute);
-  return fmt::format("trace: rank {} computes longest, {} a step, {:+.0f} % of the median of {} ranks",
-                     slowest.rank, seconds_text(slowest.compute), 100 * (slowest.compute / typical - 1),
-                     run.trace.size());
+std::string slowest_rank(const Run& run, const std::optional<TracedRanks>& traced) {
+  if (!traced || traced->is_of_earlier_job || run.trace.size() < 2) return "";
+  const std::string steps = traced->first_step == traced->last_step
+                                ? fmt::format("step {}", traced->first_step)
+                                : fmt::format("steps {}-{}", traced->first_step, traced->last_step);
+  return fmt::format("trace of {}: rank {} computes longest, {}, {:.0f} % over the median", steps,
+                     traced->slowest, seconds_text(traced->seconds), 100 * traced->excess);
 }
 
 std::vector<std::string> numbers(const Run& run, const Summary& s, double now, const Screen& screen) {
@@ -240,7 +237,8 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
                                 slow.steps, count(slow.of_steps, "step"), slow.rank,
                                 seconds_text(slow.seconds), seconds_text(slow.mean_seconds)));
   }
-  if (const std::string rank = slowest_rank(run); !rank.empty()) lines.push_back(rank);
+  if (const std::string rank = slowest_rank(run, s.traced); !rank.empty()) lines.push_back(rank);
+  if (!run.traces_left_out.empty()) lines.push_back("traces left out: " + run.traces_left_out);
   return lines;
 }
 

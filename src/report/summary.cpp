@@ -67,6 +67,23 @@ std::optional<SlowRank> slow_rank_of(const Run& run) {
   return slow;
 }
 
+std::optional<TracedRanks> traced_ranks_of(const Run& run) {
+  if (run.trace.empty()) return std::nullopt;
+  TracedRanks traced{.first_step = std::ranges::min(run.trace, {}, &RankTimes::first_step).first_step,
+                     .last_step = std::ranges::max(run.trace, {}, &RankTimes::last_step).last_step};
+  for (const auto& event : run.history) {
+    if (event.kind == HistoryEvent::Kind::start) traced.is_of_earlier_job = event.step >= traced.last_step;
+  }
+  if (run.ranks > 0 && std::ssize(run.trace) > run.ranks) traced.is_of_earlier_job = true;  // which had more
+  std::vector<double> compute;
+  for (const auto& rank : run.trace) compute.push_back(rank.compute);
+  const auto& slowest = *std::ranges::max_element(run.trace, {}, &RankTimes::compute);
+  traced.slowest = slowest.rank;
+  traced.seconds = slowest.compute;
+  traced.excess = slowest.compute / median(compute) - 1;
+  return traced;
+}
+
 double sum_of(const Steps& steps, const char* key, std::size_t first = 0) {
   const auto* values = steps.find(key);
   double sum = 0;
@@ -130,6 +147,7 @@ Summary summarize(const Run& run, double now) {
   s.step_seconds = recent_median(run, "step_seconds");
   s.mfu = recent_median(run, "mfu");
   s.slow_rank = slow_rank_of(run);
+  s.traced = traced_ranks_of(run);
   const auto* memory = run.steps.find("memory_bytes");
   const std::size_t of_job = first_of_job(run);
   s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(std::span(*memory).subspan(of_job)).high;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/report/trace_times.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::report {
@@ -87,6 +90,8 @@ class Sums {
   RankTimes result() && {
     result_.steps = std::ssize(steps_);
     if (steps_.empty()) return {};
+    result_.first_step = steps_.begin()->first;
+    result_.last_step = steps_.rbegin()->first;
     const double scale = 1e-6 / static_cast<double>(steps_.size());
     for (const auto& [step, ends] : steps_) result_.step += scale * (ends.second - ends.first);
     compute_ = united(std::move(compute_));
@@ -124,25 +129,47 @@ RankTimes trace_times(const std::string& text) try {
   return {};
 }
 
-std::vector<RankTimes> read_trace_times(const fs::path& folder) {
-  std::vector<fs::path> files;
+TraceFiles find_traces(const fs::path& folder) {
+  TraceFiles traces;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    std::error_code of_file;  // a link that leads nowhere, say
-    if (name.starts_with("rank-") && name.ends_with(".json") && entry->file_size(of_file) <= kLargestTrace)
-      files.push_back(entry->path());
+    if (!name.starts_with("rank-") || !name.ends_with(".json")) continue;
+    std::error_code of_file;  // a link that leads nowhere, say: it cannot be read
+    const std::uintmax_t bytes = entry->file_size(of_file);
+    traces.files.push_back({entry->path(), of_file ? 0 : bytes, entry->last_write_time(of_file)});
   }
-  std::sort(files.begin(), files.end());
-  files.resize(std::min(files.size(), kMostRanks));
-  std::vector<RankTimes> ranks;
-  for (const auto& file : files) {
+  std::ranges::sort(traces.files, {}, &TraceFiles::File::path);
+  const std::size_t kept = std::min(traces.files.size(), kMostRanks);
+  traces.beyond = std::ssize(traces.files) - static_cast<std::int64_t>(kept);
+  traces.files.resize(kept);
+  traces.too_large = static_cast<std::int64_t>(
+      std::erase_if(traces.files, [](const auto& file) { return file.bytes > kLargestTrace; }));
+  return traces;
+}
+
+TraceTimes read_trace_times(const TraceFiles& traces) {
+  TraceTimes times;
+  std::int64_t unreadable = 0;
+  for (const auto& file : traces.files) {
+    RankTimes rank;
     try {
-      if (auto times = trace_times(io::read_whole(file)); times.steps > 0) ranks.push_back(std::move(times));
+      rank = trace_times(io::read_whole(file.path));
     } catch (const UserError&) {  // it cannot be read
     }
+    if (rank.steps > 0) {
+      times.ranks.push_back(std::move(rank));
+    } else {
+      ++unreadable;
+    }
   }
-  return ranks;
+  std::vector<std::string> left_out;
+  if (traces.beyond > 0) left_out.push_back(fmt::format("{} after the first {}", traces.beyond, kMostRanks));
+  if (traces.too_large > 0)
+    left_out.push_back(fmt::format("{} larger than {}", traces.too_large, format_bytes(kLargestTrace)));
+  if (unreadable > 0) left_out.push_back(fmt::format("{} that cannot be read", unreadable));
+  times.left_out = fmt::format("{}", fmt::join(left_out, ", "));
+  return times;
 }
 
 }  // namespace llampi::report

@@ -53,6 +53,7 @@ struct Run {
   std::map<std::string, std::string> config;  ///< of config.ini
   std::map<std::string, std::string> notes;   ///< what files held that it names
   std::vector<RankTimes> trace;               ///< by rank; empty: no traces
+  std::string traces_left_out;                ///< TraceTimes::left_out
   std::optional<std::string>
       killed_by;  ///< where the last job did not say how it ended: the reason in its flight records
   std::int64_t unreadable_lines = 0;  ///< of metrics.jsonl
@@ -80,6 +81,7 @@ class RunReader {
   /// cut back, as by a run that continues, it is read again. What cannot be read now stays as it was. Traces are read by
   /// read_traces() alone.
   void update();
+  /// Those that are new or have changed since.
   void read_traces();
   const Run& run() const { return run_; }
   Run take() && { return std::move(run_); }
@@ -91,6 +93,7 @@ class RunReader {
   void read_flight_records();
 
   Run run_;
+  TraceFiles traces_;
   std::unique_ptr<LineReader> metrics_, history_;
 };
 

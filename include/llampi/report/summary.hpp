@@ -18,6 +18,15 @@ struct SlowRank {
   double mean_seconds = 0;               ///< of all ranks
 };
 
+/// What the traces of several ranks say of their average traced step.
+struct TracedRanks {
+  std::int64_t first_step = 0, last_step = 0;
+  bool is_of_earlier_job = false;  ///< than the last one
+  int slowest = 0;                 ///< the rank that computes longest
+  double seconds = 0;              ///< that it computes
+  double excess = 0;               ///< over the median, as a part of it
+};
+
 /// Not a number, 0 and empty where it is not known.
 struct Summary {
   std::string
@@ -33,6 +42,7 @@ struct Summary {
   double memory_bytes = 0;                                  ///< the most so far, in the last job
   double data_share = 0;  ///< of the time of its steps, what they waited for data
   std::optional<SlowRank> slow_rank = {};
+  std::optional<TracedRanks> traced = {};
   double seconds_left = 0;  ///< of training; not a number where nothing is left
   // Added up over all steps that metrics.jsonl has:
   double seconds_in_steps = 0, seconds_for_data = 0, seconds_for_checkpoints = 0;

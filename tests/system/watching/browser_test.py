@@ -188,6 +188,8 @@ with runs.Runs(sys.argv[1]) as of_test:
         sys.exit(77)
     assert complaints == [], complaints
     assert 'data-drawn="true"' in document and 'data-seen="11"' in document, document[:500]
+    assert "other, step 3, of an earlier job than the last:<" in document and document.count("slowest: 33.3 % above the median") == 1, "of two ranks one is slowest"
+    assert "one, step 2, of an earlier job than the last:<" in document
     assert document.count("<figure") == 10, document.count("<figure")
     assert re.search(r"<td[^>]*>60 of 60</td>", document)
     # A mistake in the script is seen.

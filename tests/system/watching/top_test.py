@@ -27,8 +27,10 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
 
     top = Terminal(of_test, of_test.program, "top", "one", "--interval=0.1")
     top.read_until("\x1b[?1049h", "step 8 of 8")
-    of_test.train("one", 9)
+    of_test.train("one", 9, "--log.trace=9")
     top.read_until("step 9 of 9")  # it follows the run
+    (of_test.folder / "one/trace/rank-00001.json").write_text("{")
+    top.read_until("traces left out: 1 that cannot be read")  # and its traces
     assert not top.echoes() and not top.stops()
     fcntl.ioctl(top.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 8, 0, 0))  # hardly any room
     top.printed = b""

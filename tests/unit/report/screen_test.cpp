@@ -76,9 +76,14 @@ TEST(ScreenLines, TellWhereARunIs) {
   run.evaluations = {{5, 10}, {1e9, 1e9}, {500, 1000}, {2, 2.5}};
   run.history = {{HistoryEvent::Kind::start, 1e9, 0},
                  {HistoryEvent::Kind::checkpoint, 1e9 + 9, 8, 0.25, "x"}};
-  run.trace = {{.rank = 0, .steps = 1, .step = 1, .compute = 0.5},
-               {.rank = 1, .steps = 1, .step = 1, .compute = 0.5},
-               {.rank = 2, .steps = 1, .step = 1, .compute = 0.75}};
+  for (int rank = 0; rank < 3; ++rank)
+    run.trace.push_back({.rank = rank,
+                         .steps = 3,
+                         .first_step = 3,
+                         .last_step = 5,
+                         .step = 1,
+                         .compute = rank == 2 ? 0.75 : 0.5});
+  run.traces_left_out = "1 that cannot be read";
   const auto lines = screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9 + 10);
   EXPECT_EQ(lines[0], "runs/a: running (process 7 on node1)");
   EXPECT_EQ(lines[1], "step 10 of 40  ######..................  25 %  15s left");
@@ -87,12 +92,19 @@ TEST(ScreenLines, TellWhereARunIs) {
   EXPECT_EQ(lines[4], "memory 2.00 MiB resident, 1.00 MiB planned  3 ranks, 1 node");
   EXPECT_EQ(lines[5], "evaluation: loss 2.5 at step 10, best 2 at step 5");
   EXPECT_EQ(lines[6], "checkpoint: step 8, 1s ago, written in 250 ms");
-  EXPECT_EQ(lines[7], "trace: rank 2 computes longest, 750 ms a step, +50 % of the median of 3 ranks");
-  EXPECT_THAT(lines[8], StartsWith("loss "));
-  EXPECT_THAT(lines[8], HasSubstr("gradient norm"));
+  EXPECT_EQ(lines[7], "trace of steps 3-5: rank 2 computes longest, 750 ms, 50 % over the median");
+  EXPECT_EQ(lines[8], "traces left out: 1 that cannot be read");
+  EXPECT_THAT(lines[9], StartsWith("loss "));
+  EXPECT_THAT(lines[9], HasSubstr("gradient norm"));
   EXPECT_THAT(lines, Contains(StartsWith("learning rate")));
   run.ranks = 2;
-  EXPECT_THAT(screen_lines(run, {}, 1e9 + 10), Not(Contains(StartsWith("trace:")))) << "of an earlier job";
+  EXPECT_THAT(screen_lines(run, {}, 1e9 + 10), Not(Contains(StartsWith("trace of")))) << "of an earlier job";
+  run.trace.pop_back();
+  run.trace.back().compute = 1;
+  EXPECT_THAT(screen_lines(run, {}, 1e9 + 10),
+              Contains("trace of steps 3-5: rank 1 computes longest, 1 s, 33 % over the median"));
+  run.history.push_back({HistoryEvent::Kind::start, 1e9 + 10, 8});
+  EXPECT_THAT(screen_lines(run, {}, 1e9 + 10), Not(Contains(StartsWith("trace of")))) << "of an earlier job";
 }
 
 TEST(ScreenLines, OfARunThatWasContinuedMixNoJobs) {

@@ -61,6 +61,8 @@ TEST(TraceTimes, AreMeansOverSteps) {
   const RankTimes times =
       trace_times(trace_of({event("forward", 0, 2e6, 5), event("forward", 9e6, 13e6, 6)}));
   EXPECT_EQ(times.steps, 2);
+  EXPECT_EQ(times.first_step, 5);
+  EXPECT_EQ(times.last_step, 6);
   EXPECT_DOUBLE_EQ(times.step, 3);
   EXPECT_DOUBLE_EQ(times.compute, 3);
   EXPECT_DOUBLE_EQ(times.exposed, 0);
@@ -79,8 +81,22 @@ TEST(TraceTimes, OfFilesThatAreNoTracesAreLeftOut) {
   for (int rank = 4; rank < 8; ++rank)
     write_text(folder / fmt::format("rank-{:05}.json", rank), trace_of({event("forward", 0, 1)}));
   write_text(folder / "notes.json", trace_of({event("forward", 0, 1)}));
-  EXPECT_EQ(read_trace_times(folder.path()).size(), 5U);
-  EXPECT_TRUE(read_trace_times(folder / "none").empty());
+  TraceTimes times = read_trace_times(find_traces(folder.path()));
+  EXPECT_EQ(times.ranks.size(), 5U);
+  EXPECT_EQ(times.left_out, "3 that cannot be read");
+  times = read_trace_times(find_traces(folder / "none"));
+  EXPECT_TRUE(times.ranks.empty());
+  EXPECT_EQ(times.left_out, "");
+}
+
+TEST(TraceTimes, SayWhatIsNotRead) {
+  const TemporaryFolder folder;
+  for (int rank = 0; rank < 66; ++rank)
+    write_text(folder / fmt::format("rank-{:05}.json", rank), trace_of({event("forward", 0, 1)}));
+  std::filesystem::resize_file(folder / "rank-00063.json", (std::uintmax_t{256} << 20) + 1);
+  const TraceTimes times = read_trace_times(find_traces(folder.path()));
+  EXPECT_EQ(times.ranks.size(), 63U);
+  EXPECT_EQ(times.left_out, "2 after the first 64, 1 larger than 256.00 MiB");
 }
 
 }  // namespace
