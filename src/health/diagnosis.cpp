@@ -188,6 +188,7 @@ double shortest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds
 std::string no_one_behind(std::span<const WatchedRank> ranks) {
   const auto waiting =
       ranks_that(ranks, [](const auto& r) { return r.heartbeat.waiting == Waiting::device; });
+  if (ranks.size() == 1) return waiting.empty() ? "" : ": waiting for its device, which may hang";
   if (waiting.size() == ranks.size()) return ", and all wait for their devices: one device may hang";
   return ", and no rank is behind the others";
 }

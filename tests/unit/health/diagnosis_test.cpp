@@ -226,6 +226,16 @@ TEST(Diagnosis, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
   EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
 }
 
+TEST(Diagnosis, ComparesNoRankWithOthersWhereThereIsOne) {
+  for (const auto& [waiting, headline] :
+       {std::pair(Waiting::no, "no progress for 11.0 s\n"),
+        {Waiting::device, "no progress for 11.0 s: waiting for its device, which may hang\n"}}) {
+    auto ranks = held_ranks(waiting);
+    ranks.resize(1);
+    EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"), StartsWith(headline));
+  }
+}
+
 TEST(Diagnosis, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
   const auto ranks = held_ranks(Waiting::device);
   EXPECT_THAT(summary(ranks, Trouble::stalled, kLimits, "f"),
