@@ -185,16 +185,26 @@ Json describe_tokens(const fs::path& path) {
   return json;
 }
 
-/// Of the safetensors files that are read, without their index; null where one is missing.
+/// Of the safetensors files that are read, without their index; null where one is missing, with a warning that names those.
 Json weights_bytes(const fs::path& folder) {
   std::uintmax_t bytes = 0;
+  std::vector<std::string> missing;
   for (const auto& file : checkpoint::weights_files(folder)) {
     if (file.extension() == ".json") continue;
     const Json more = file_bytes(file);
-    if (more.is_null()) return {};
-    bytes += more.get<std::uintmax_t>();
+    if (more.is_null()) {
+      missing.push_back(file.filename().string());
+    } else {
+      bytes += more.get<std::uintmax_t>();
+    }
   }
-  return bytes;
+  if (missing.empty()) return bytes;
+  console_log(true, stderr)
+      .warning("{} is incomplete: {}{} not there; fetch the folder again", folder.string(), missing.front(),
+               missing.size() == 1
+                   ? " is"
+                   : fmt::format(" and {} are", count(std::ssize(missing) - 1, "other file")));
+  return {};
 }
 
 Json describe_folder(const fs::path& folder) {

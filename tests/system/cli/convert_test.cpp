@@ -423,6 +423,18 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
     EXPECT_TRUE(read_text(path(file)) == before) << file << " has changed";
   };
   expect_done(1, "export --checkpoint " + saved + " --output folder --max-shard-size 20KB");
+  EXPECT_EQ(run(1, "inspect folder").err, "");
+  // Of a folder that was fetched in part.
+  std::vector<fs::path> shards;
+  for (const auto& entry : fs::directory_iterator(path("folder"))) {
+    if (entry.path().extension() == ".safetensors") shards.push_back(entry.path());
+  }
+  ASSERT_GE(shards.size(), 2U);
+  fs::rename(shards[0], path("aside"));
+  EXPECT_THAT(run(1, "inspect folder").err,
+              HasSubstr("warning: folder is incomplete: " + shards[0].filename().string() +
+                        " is not there; fetch the folder again\n"));
+  fs::rename(path("aside"), shards[0]);
   // import: onto the checkpoint of a run, a token file, a text; then onto what import wrote.
   const std::string import = "import --weights folder --output ";
   const std::string not_imported =
