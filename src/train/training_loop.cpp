@@ -181,10 +181,14 @@ Outcome TrainingLoop::stop() {
   run_.stopping.put_file_aside(run_.log);
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
     run_.log.warning(
-        "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept {}to save; "
+        "no step fitted into run.max_hours = {} ({:.1f} s): the start{} took {:.1f} s, and {:.1f} s are kept {}to save; "
         "allow more",
-        run_.config.run.max_hours, run_.config.run.max_hours * 3600, run_.stopping.seconds_since_start(),
-        seconds_to_go_on(1, 0),
+        run_.config.run.max_hours, run_.config.run.max_hours * 3600,
+        run_.owes_evaluation
+            ? fmt::format(" and the evaluation of step {}, which the last job did not finish,",
+                          run_.state.step)
+            : "",
+        run_.stopping.seconds_since_start(), seconds_to_go_on(1, 0),
         run_.due(run_.config.train.eval_every, run_.state.step + 1) ? "for an evaluation that is due and "
                                                                     : "");
   }

@@ -158,6 +158,11 @@ TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
   EXPECT_TRUE(logged("stopped after step 8 by a signal"));
   EXPECT_EQ(metrics("stopped").back()["step"], 8);
   EXPECT_FALSE(metrics("stopped").back().contains("eval_loss"));
+  c.run.max_hours = 1.0 / 3600;  // too little, as below
+  ASSERT_EQ(run(c, keeping_log()), Outcome::stopped);
+  EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(logged(": the start and the evaluation of step 8, which the last job did not finish, took "));
+  c.run.max_hours = 0;
   ASSERT_EQ(run(c), Outcome::done);
   EXPECT_EQ(curve("stopped"), curve("whole"));
 }
