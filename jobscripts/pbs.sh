@@ -48,17 +48,22 @@ requeue) give_up "JOB_CHAIN=requeue: PBS lets only operators rerun a job; it is 
 *) give_up "JOB_CHAIN=$chain: it is submit or none" ;;
 esac
 
-# This job as PBS has it, one attribute a line.
-attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
+declare -A environment # before the site file and modules
+for name in $(compgen -e); do environment[$name]=${!name}; done
+read_settings
+
+# This job as PBS has it, one attribute a line. After the site file, which may have a qstat of its own.
+for wait in 0 5 20; do
+    sleep $wait
+    attributes=$(qstat -f "$PBS_JOBID" | sed -e ':join' -e 'N' -e '$!bjoin' -e 's/\n\t//g')
+    if [[ -n $attributes ]]; then break; fi
+done
 attribute() { sed -n "s/^ *$1 = //p" <<<"$attributes"; }
 # Names of the variables that this job was given with -v and -V, but PBS's and those of these scripts.
 given_variables() { attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep -vE '^(PBS|JOB|LLAMPI)_'; }
 if [[ -z $attributes && $chain == submit ]]; then
     echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
 fi
-declare -A environment # before the site file and modules
-for name in $(compgen -e); do environment[$name]=${!name}; done
-read_settings
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # PBS sets it from ompthreads
 # For an mpirun that was built without PBS. A host has as many ranks as lines in the node file: without a number it would
 # get as many as it has cores.
@@ -146,6 +151,8 @@ if [[ -n $hours ]]; then
     if ((check_seconds > 0)); then hours=$(awk -v hours="$hours" -v spent="$check_seconds" 'BEGIN { h = hours - spent / 3600; printf "%.4f", (h > 0.01 ? h : 0.01) }'); fi
     # A run.max_hours of the user's that ends earlier stays.
     if awk -v hours="$hours" -v configured="$max_hours" 'BEGIN { exit !(configured + 0 == 0 || configured + 0 > hours + 0) }'; then train+=(--run.max_hours="$hours"); fi
+elif awk -v configured="$max_hours" 'BEGIN { exit configured + 0 != 0 }'; then
+    echo "the walltime is not known: the run will not save before it; set JOB_HOURS" >&2
 fi
 "${launch[@]}" "${train[@]}"
 finish $? time # a stop with status 75 is by run.max_hours: PBS tells nobody of a preemption

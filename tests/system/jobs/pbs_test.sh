@@ -155,11 +155,25 @@ will_end 1
 job JOB_CHECK=1
 expect "a check that fails" "$status $(count mpirun) $(count qsub) $log" "1 1 0 *llampi check ended with status 1: the run was not started*"
 
+# The site file's qstat, of a server that answers the second time.
+fresh
+stand_in sleep <<<''
+mv bin/qstat bin/ask_elsewhere
+sed -i 's,^cat ,if mkdir "$FOLDER/asked"; then exit 1; fi 2>/dev/null; &,' bin/ask_elsewhere
+echo 'qstat() { ask_elsewhere "$@"; }' >site.env
+will_end "75 10"
+job JOB_SITE=site.env
+expect "the site file's qstat" "$status $(count ask_elsewhere) $(last llampi) $(last qsub) $log" "0 2 * --run.max_hours=1.9000 *-l walltime=02:00:00 * saved in *"
+
 # A server that does not answer: no job with other resources than this one.
-will_end "75 20"
+will_end "75 20" 0 0
 : >attributes
-job JOB_RUN_DIR=runs/job
+job JOB_RUN_DIR=runs/job JOB_SITE=site.env
 expect "an unknown job" "$status $(count qsub) $log" "75 0 *its resources are not known: submit it by hand*"
+job JOB_CHAIN=none JOB_SITE=site.env
+expect "an unknown walltime" "$status $log" "0 the walltime is not known: the run will not save before it; set JOB_HOURS"
+job JOB_CHAIN=none JOB_HOURS=0.5 JOB_SITE=site.env
+expect "JOB_HOURS for an unknown walltime" "$(last llampi) $log" "* --run.max_hours=0.5 "
 
 # PBS's copy of the script finds the shared file, or says what to set.
 mkdir spool
