@@ -17,9 +17,31 @@ namespace {
 constexpr double kShareForRanksBelow = 0.5;            // of the time that there is at the end
 constexpr std::chrono::milliseconds kGoodbyePause{1};  // between looks at what has come
 
+enum class Kind : char {
+  up = 'u',      ///< a Beat of a rank below this one
+  down = 'd',    ///< and of one above it
+  ask = 'a',     ///< a Question
+  report = 'r',  ///< Accounts
+  left = 'x',    ///< ranks that end their training after an error, the sender among them: its last message
+  last = 'l',    ///< likewise, without an error and without content
+  port = 'p',    ///< the ListeningPort of the rank above
+};
+
+template <class T>
+std::string message_of(Kind kind, const T& content) {
+  return static_cast<char>(kind) + comm::packed(content);
+}
+
+Kind kind_of(const std::string& message) { return static_cast<Kind>(message.front()); }
+
 template <class T>
 T content_of(const std::string& message) {
   return comm::unpacked<T>(message.substr(1));
+}
+
+template <class Some>
+bool includes(const std::set<int>& all, const Some& some) {
+  return std::includes(all.begin(), all.end(), some.begin(), some.end());
 }
 
 }  // namespace
@@ -62,10 +84,10 @@ std::string Relay::host_of(int rank) const {
 
 /// False if the message was dropped, because the rank has not read earlier ones yet. A failure to send is ignored: if the rank is
 /// lost, its missing heartbeats show it. Nothing is sent to a process that has ended: MPI could hang or abort the job.
-bool Relay::send(int rank, const std::string& text) {
+bool Relay::send(int rank, const std::string& message) {
   if (!channel_ || exited_.contains(rank)) return true;
   try {
-    return channel_->send(rank, text);
+    return channel_->send(rank, message);
   } catch (const Error&) {
     return true;
   }
@@ -80,7 +102,7 @@ std::optional<comm::Channel::Message> Relay::next_message() {
   }
 }
 
-void Relay::send_port(int rank, const std::string& port) { send(rank, static_cast<char>(Kind::port) + port); }
+void Relay::send_port(int rank, const ListeningPort& port) { send(rank, message_of(Kind::port, port)); }
 
 void Relay::receive(double now) {
   if (!channel_) return;
@@ -92,14 +114,14 @@ void Relay::take(const comm::Channel::Message& message, double now) {
   const auto& [from, text] = message;
   if (text.empty()) return;
   peers_.insert(from);
-  const auto kind = static_cast<Kind>(text.front());
+  const auto kind = kind_of(text);
   switch (kind) {
     case Kind::up:
     case Kind::down:
       take_beat(from, content_of<Beat>(text), kind == Kind::up, now);
       break;
     case Kind::ask:
-      take_question(from, text, now);
+      take_question(from, content_of<Question>(text), now);
       break;
     case Kind::report:
       deliver(content_of<std::vector<Account>>(text), now);
@@ -112,7 +134,7 @@ void Relay::take(const comm::Channel::Message& message, double now) {
       finished_.insert(from);
       break;
     case Kind::port:
-      port_ = text.substr(1);
+      port_ = content_of<ListeningPort>(text);
       break;
   }
 }
@@ -176,7 +198,7 @@ void Relay::refresh(double now) {
   auto reporters = tree_.reporters(rank_, [&](int rank) { return lost_now.contains(rank); });
   for (const int reporter : reporters) {
     // A new one may not have been asked by the rank that was above it.
-    if (asks_ && !is_reporter(reporter)) send(reporter, static_cast<char>(Kind::ask) + comm::packed(*asks_));
+    if (asks_ && !is_reporter(reporter)) send(reporter, message_of(Kind::ask, *asks_));
     contact(reporter, now);
   }
   reporters_ = std::move(reporters);
@@ -217,11 +239,11 @@ void Relay::send_heartbeats(const Standing& own, const std::vector<int>& unlinke
   Beat beat{topology_.host, own, {}, {}};
   for (std::size_t i = 0; i < monitors_.size(); ++i)
     beat.monitor_seconds[i] = silent_seconds(monitors_[i], now);
-  const std::string down = static_cast<char>(Kind::down) + comm::packed(beat);
+  const std::string down = message_of(Kind::down, beat);
   for (const int rank : below()) send(rank, down);
   if (parents_.empty()) return;
   beat.overview = overview(now);
-  const std::string up = static_cast<char>(Kind::up) + comm::packed(beat);
+  const std::string up = message_of(Kind::up, beat);
   for (std::size_t i = 0; i < parents_in_use_; ++i) send(parents_[i], up);
 }
 
@@ -276,8 +298,8 @@ void Relay::ask(const std::string& reason, bool urgent, double now) {
   asks_ =
       last_question_ = {rank_, last_question_.number + 1, urgent, reason, {exited_.begin(), exited_.end()}};
   told_.clear();
-  const std::string text = static_cast<char>(Kind::ask) + comm::packed(*asks_);
-  for (const int rank : below()) send(rank, text);
+  const auto message = message_of(Kind::ask, *asks_);
+  for (const int rank : below()) send(rank, message);
   for (const auto& [rank, known] : contacts_) deliver({account_of(rank, known, now)}, now);
 }
 
@@ -288,8 +310,7 @@ void Relay::end_question() {
 
 /// A known question that comes from another rank than before is answered again: the rank that passed it on first may be lost, and the
 /// answers with it.
-void Relay::take_question(int from, const std::string& text, double now) {
-  const auto question = content_of<Question>(text);
+void Relay::take_question(int from, const Question& question, double now) {
   const bool is_known = question.monitor == last_question_.monitor &&
                         question.number == last_question_.number && from == asked_by_;
   if (is_known || question.monitor == rank_) return;
@@ -297,8 +318,9 @@ void Relay::take_question(int from, const std::string& text, double now) {
   unanswered_ = last_question_ = question;
   for (const int rank : question.exited) set_exited(rank);
   answers_.clear();
+  const auto message = message_of(Kind::ask, question);
   for (const int rank : below()) {
-    if (rank != from) send(rank, text);
+    if (rank != from) send(rank, message);
     answers_.push_back(account_of(rank, contact(rank, now), now));
   }
 }
@@ -326,7 +348,7 @@ void Relay::deliver(std::vector<Account> accounts, double now) {
 /// All that has come since, in one message.
 void Relay::pass_on() {
   if (answers_.empty() || asked_by_ < 0) return;
-  if (send(asked_by_, static_cast<char>(Kind::report) + comm::packed(answers_))) answers_.clear();
+  if (send(asked_by_, message_of(Kind::report, answers_))) answers_.clear();
 }
 
 std::map<int, Account> Relay::accounts(double now) const {
@@ -342,47 +364,48 @@ std::map<int, Account> Relay::accounts(double now) const {
 }
 
 void Relay::tell_of_leaving() {
-  const std::string text = static_cast<char>(Kind::left) + comm::packed(std::vector<std::int32_t>{rank_});
+  const auto message = message_of(Kind::left, std::vector<std::int32_t>{rank_});
   std::set<int> all = peers_;
   all.insert(parents_.begin(), parents_.end());
-  for (const int peer : all) send(peer, text);
+  for (const int peer : all) send(peer, message);
 }
 
-/// Those below come first, so that what is told above is of all of them.
 void Relay::say_goodbye(bool after_error, double seconds) {
   if (!channel_) return;
   if (after_error) left_.insert(rank_);
   finished_.insert(exited_.begin(), exited_.end());
   std::set<int> told = exited_;
-  const auto say_to = [&](int peer) {
-    const std::string text = after_error
-                                 ? static_cast<char>(Kind::left) +
-                                       comm::packed(std::vector<std::int32_t>(left_.begin(), left_.end()))
-                                 : std::string(1, static_cast<char>(Kind::last));
-    if (channel_->send(peer, text)) told.insert(peer);
-  };
-  const auto includes = [](const auto& all, const auto& some) {
-    return std::includes(all.begin(), all.end(), some.begin(), some.end());
-  };
   const auto children = tree_.children(rank_);
   const double begin = steady_seconds();
   try {
     while (!includes(told, peers_) || !includes(finished_, peers_) || !channel_->sent()) {
       const double waited = steady_seconds() - begin;
       if (waited > seconds) return;
+      // Those below come first, so that what is told above is of all of them.
       const bool tells_above = includes(finished_, children) || waited > seconds * kShareForRanksBelow;
-      for (const int peer : peers_) {
-        const bool above = std::find(parents_.begin(), parents_.end(), peer) != parents_.end();
-        if (!told.contains(peer) && (tells_above || !above)) say_to(peer);
-      }
-      while (const auto message = channel_->receive()) {
-        const auto kind = static_cast<Kind>(message->text.front());
-        peers_.insert(message->from);
-        if (kind == Kind::left || kind == Kind::last) take(*message, 0);
-      }
+      send_last(after_error, tells_above, told);
+      receive_last();
       std::this_thread::sleep_for(kGoodbyePause);
     }
   } catch (const std::exception&) {  // of a rank that is lost, say
+  }
+}
+
+void Relay::send_last(bool after_error, bool tells_above, std::set<int>& told) {
+  const auto message = after_error
+                           ? message_of(Kind::left, std::vector<std::int32_t>(left_.begin(), left_.end()))
+                           : std::string(1, static_cast<char>(Kind::last));
+  for (const int peer : peers_) {
+    const bool above = std::find(parents_.begin(), parents_.end(), peer) != parents_.end();
+    if (!told.contains(peer) && (tells_above || !above) && channel_->send(peer, message)) told.insert(peer);
+  }
+}
+
+void Relay::receive_last() {
+  while (const auto message = channel_->receive()) {
+    peers_.insert(message->from);
+    const auto kind = kind_of(message->text);
+    if (kind == Kind::left || kind == Kind::last) take(*message, 0);
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "health/overview.hpp"
 #include "health/own_progress.hpp"
+#include "health/process_links.hpp"
 #include "health/watch_tree.hpp"
 #include "llampi/comm/comm.hpp"
 
@@ -81,9 +82,9 @@ class Relay {
   Overview overview(double now) const;
   /// Since anybody heard of it, as far as this rank was told.
   double silent_seconds(int monitor, double now) const;
-  /// Where a rank listens, of the one above this one.
-  std::optional<std::string> take_port() { return std::exchange(port_, std::nullopt); }
-  void send_port(int rank, const std::string& port);
+  /// Where the rank above this one listens.
+  std::optional<ListeningPort> take_port() { return std::exchange(port_, std::nullopt); }
+  void send_port(int rank, const ListeningPort& port);
 
   // ---- questions ----
   /// Asks all, until end_question().
@@ -103,16 +104,6 @@ class Relay {
   void say_goodbye(bool after_error, double seconds);
 
  private:
-  enum class Kind : char {
-    up = 'u',      ///< a Beat of a rank below this one
-    down = 'd',    ///< and of one above it
-    ask = 'a',     ///< a Question
-    report = 'r',  ///< Accounts
-    left =
-        'x',  ///< ranks that end their training after an error, the sender among them, from which nothing comes after this
-    last = 'l',  ///< likewise, without an error
-    port = 'p',
-  };
   struct Beat {
     std::string host;
     Standing standing;
@@ -136,7 +127,7 @@ class Relay {
 
   void take(const comm::Channel::Message& message, double now);
   void take_beat(int from, const Beat& beat, bool up, double now);
-  void take_question(int from, const std::string& text, double now);
+  void take_question(int from, const Question& question, double now);
   Account account_of(int rank, const Contact& known, double now) const;
   void deliver(std::vector<Account> accounts, double now);
   void note_left(const std::vector<std::int32_t>& ranks);
@@ -147,8 +138,10 @@ class Relay {
   std::vector<int> below() const;
   Contact& contact(int rank, double now);
   std::optional<comm::Channel::Message> next_message();
-  bool send(int rank, const std::string& text);
+  bool send(int rank, const std::string& message);
   void pass_on();
+  void send_last(bool after_error, bool tells_above, std::set<int>& told);
+  void receive_last();
 
   const int rank_;
   const comm::Topology& topology_;
@@ -166,7 +159,7 @@ class Relay {
   Standing own_;
   std::vector<int> unlinked_;
   double heartbeats_sent_ = 0;
-  std::optional<std::string> port_;
+  std::optional<ListeningPort> port_;
 
   std::optional<Question> asks_;  ///< this rank, all others
   std::optional<Question> unanswered_;

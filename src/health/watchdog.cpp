@@ -172,7 +172,7 @@ void Watchdog::Thread::link_processes() {
   const int above = is_linked ? relay_.tree().parent(rank_) : -1;
   links_ = std::make_unique<ProcessLinks>(rank_, below, above);
   if (relay_.can_send()) {
-    for (const int child : below) relay_.send_port(child, comm::packed(links_->port()));
+    for (const int child : below) relay_.send_port(child, links_->port());
   } else if (const auto ports = comm::all_gather_value(world_, links_->port()); above >= 0) {
     links_->connect(ports[static_cast<std::size_t>(above)]);
   }
@@ -260,7 +260,7 @@ void Watchdog::Thread::look_at_processes() {
     neighbour_ = neighbour_after(node_, rank_, neighbour_->rank);
   }
   for (const int rank : links_->look()) relay_.set_exited(rank);
-  if (auto port = relay_.take_port()) links_->connect(comm::unpacked<ListeningPort>(*port));
+  if (auto port = relay_.take_port()) links_->connect(*port);
 }
 
 void Watchdog::Thread::send_heartbeats(double now) {
