@@ -64,7 +64,16 @@ given_variables() { attribute Variable_List | tr ',' '\n' | sed -n 's/^\([A-Za-z
 if [[ -z $attributes && $chain == submit ]]; then
     echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
 fi
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # PBS sets it from ompthreads
+# Of the first kind of node: GPUs, ranks, and threads of a rank: PBS sets OMP_NUM_THREADS from ompthreads, and without that to all
+# CPUs of the chunk. The site file's stays.
+read -r gpus ranks threads < <(attribute Resource_List.select | sed 's/+.*//' | tr ':' '\n' |
+    awk -F= '{ n[$1] = $2 }
+             END {
+                 share = int(n["ncpus"] / (n["mpiprocs"] > 1 ? n["mpiprocs"] : 1))
+                 print n["ngpus"] + 0, n["mpiprocs"] + 0, (("ompthreads" in n) || share < 1 ? "" : share)
+             }')
+if [[ -n $threads && ${OMP_NUM_THREADS:-} == "${environment[OMP_NUM_THREADS]:-}" ]]; then OMP_NUM_THREADS=$threads; fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # For an mpirun that was built without PBS. A host has as many ranks as lines in the node file: without a number it would
 # get as many as it has cores.
 hosts=$(awk '!($1 in n) { host[++hosts] = $1 } { ++n[$1] }
@@ -81,9 +90,6 @@ done
 # Open MPI finds its own programs on other nodes if it is called by its path.
 start_command "$(command -v mpirun || echo mpirun)" -n "$(wc -l <"$PBS_NODEFILE")" --host "$hosts" --bind-to none "${exported[@]}"
 
-# GPUs and ranks of the first kind of node.
-read -r gpus ranks < <(attribute Resource_List.select | sed 's/+.*//' | tr ':' '\n' |
-    awk -F= '$1 == "ngpus" { gpus = $2 } $1 == "mpiprocs" { ranks = $2 } END { print gpus + 0, ranks + 0 }')
 if ((ranks > 0)); then warn_of_idle_gpus "$gpus" "$ranks"; fi
 
 read -r -d '' -a arguments <<<"${JOB_ARGS:-}"

@@ -8,6 +8,7 @@ prepare "$1" "$2"
 
 stand_in mpirun <<'SH'
 while [[ $1 != */llampi ]]; do shift; done
+echo "$OMP_NUM_THREADS" >"$FOLDER/threads"
 exec "$@"
 SH
 # Keeps the environment, of which -v takes what it names.
@@ -65,6 +66,18 @@ expect "no time for the first step" "$status $(count qsub)" "1 0"
 [[ $(last mpirun) != *CUDA_VISIBLE_DEVICES* ]] || expect "GPUs of the first node" "$(last mpirun)" "no CUDA_VISIBLE_DEVICES"
 sed -i 's/APPTAINER_BIND=\/scratch,//' attributes
 fresh
+
+# Threads of a rank: PBS takes them from ompthreads, or gives each rank all CPUs of its node. The site file's stay.
+will_end 0 0 0
+job OMP_NUM_THREADS=4
+expect "threads without ompthreads" "$(<threads)" 2
+sed -i 's/select = 1:ncpus=4:/&ompthreads=1:/' attributes
+job OMP_NUM_THREADS=1
+expect "threads with ompthreads" "$(<threads)" 1
+sed -i 's/ompthreads=1://' attributes
+echo 'export OMP_NUM_THREADS=3' >site.env
+job OMP_NUM_THREADS=4 JOB_SITE=site.env
+expect "threads of the site file" "$(<threads)" 3
 
 # A link of a chain: submitted as this job was.
 fresh
