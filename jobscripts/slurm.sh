@@ -117,8 +117,8 @@ submit_next() {
     for option in time:TimeLimit constraint:Features gres:TresPerNode exclude:ExcNodeList nodelist:ReqNodeList licenses:Licenses wckey:WCKey; do
         value=$(attribute "${option#*:}")
         if [[ ${option%%:*} == gres ]]; then
-            value=${value#gres[:/]}
-            if [[ -n ${SLURM_GPUS_PER_NODE:-} ]]; then value=; fi # it is the same
+            # Without those of --gpus-per-node, which are in it as well.
+            value=$(tr ',' '\n' <<<"$value" | sed 's,^gres[:/],,' | grep -vE "${SLURM_GPUS_PER_NODE:+^gpu(:|$)|}^$" | paste -sd ,)
         fi
         if [[ -n $value && $value != "(null)" && $value != "*"* ]]; then options+=("--${option%%:*}=$value"); fi
     done
@@ -126,6 +126,7 @@ submit_next() {
     NO) options+=(--exclusive) ;;
     USER) options+=(--exclusive=user) ;;
     esac
+    if [[ $(attribute Requeue) == 0 ]]; then options+=(--no-requeue); fi
     export JOB_RUN_DIR=$run_dir JOB_FAILURES=$1 JOB_SCRIPTS=$scripts
     ( # not as a part of this job
         while read -r value; do unset "$value"; done < <(compgen -e | grep -E '^(SLURM|SLURMD|SRUN)_' | grep -vx SLURM_CONF)

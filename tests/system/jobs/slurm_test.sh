@@ -17,7 +17,7 @@ SH
 
 shown() { # REQUEUE: what scontrol says of the job
     echo "JobId=7 JobName=mine Requeue=$1 Restarts=0 BatchFlag=1 TimeLimit=1-02:00:00 OverSubscribe=NO ExcNodeList=(null) Features=a100&ib" \
-        "TresPerNode=gres/gpu:3 Command=$folder/elsewhere/slurm.sh input.ini" >shown
+        "TresPerNode=gres/gpu:a100:3,gres/nvme:1 Command=$folder/elsewhere/slurm.sh input.ini" >shown
 }
 shown 1
 
@@ -271,13 +271,13 @@ shown 0
 job "${submit[@]}" -- input.ini "--run.seed=1"
 options="--dependency=afterany:7 --chdir=$folder --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
 expect "the next job" "$status $(last sbatch)" \
-    "0 sbatch $options --time=1-02:00:00 --constraint=a100&ib --gres=gpu:3 --exclusive jobscripts/slurm.sh input.ini --run.seed=1"
+    "0 sbatch $options --time=1-02:00:00 --constraint=a100&ib --gres=gpu:a100:3,nvme:1 --exclusive --no-requeue jobscripts/slurm.sh input.ini --run.seed=1"
 expect "what it inherits" "$(<inherited) $(<submitted)" "SLURM_CONF 0 runs/mine $folder/jobscripts"
 job "${submit[@]}" SBATCH_STATUS=1 -- input.ini
 expect "sbatch that fails" "$status" 75
 job "${submit[@]}" JOB_FAILURES=2 SLURM_GPUS_PER_NODE=3 SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 JOB_RUN_DIR=runs/mine -- input.ini
 expect "the next task after a failure" "$status $(last sbatch) $(<submitted)" \
-    "139 * --dependency=afterany:5_3 * --gpus-per-node=3 * --array=3 --time=1-02:00:00 --constraint=a100&ib --exclusive * 3 runs/mine *"
+    "139 * --dependency=afterany:5_3 * --gpus-per-node=3 * --array=3 --time=1-02:00:00 --constraint=a100&ib --gres=nvme:1 --exclusive --no-requeue * 3 runs/mine *"
 job "${submit[@]}" JOB_FAILURES=3 -- input.ini
 expect "the last failure of a chain" "$status $(count sbatch)" "1 0"
 expect "no files of a chain" "$(cd runs/mine && echo ./*)" "./checkpoints ./history.jsonl"
