@@ -39,7 +39,9 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRA
 # Slurm runs a copy of this file; the file that it shares with pbs.sh is where the original was, or in the usual places.
 # An attribute of this job, a word.
 attribute() { scontrol --oneliner show job "$job" | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1; }
-submitted=$(attribute Command)
+# The script and its arguments, each of which may have spaces.
+submitted=$(scontrol show job "$job" | sed -n 's/^ *Command=//p' | head -n 1)
+while [[ ! -r ${submitted%/*}/common.sh && $submitted == *" "* ]]; do submitted=${submitted% *}; done
 program=$(command -v llampi)
 for scripts in "${JOB_SCRIPTS:-}" "${0%/*}" "${submitted%/*}" jobscripts "${program%/bin/*}/share/llampi/jobscripts"; do
     if [[ -r $scripts/common.sh ]]; then break; fi

@@ -11,13 +11,15 @@ while [[ $1 == --* ]]; do shift; done
 exec "$@"
 SH
 stand_in scontrol <<'SH'
+if [[ " $* " == *" --oneliner "* ]]; then sed 's/^ *//' "$FOLDER/shown" | paste -sd ' '; exit; fi
 for word; do if [[ $word == show ]]; then cat "$FOLDER/shown"; exit; fi; done
 exit "${REQUEUE_STATUS:-0}"
 SH
 
+script_of_submission="$folder/else where/slurm.sh"
 shown() { # REQUEUE: what scontrol says of the job
-    echo "JobId=7 JobName=mine Requeue=$1 Restarts=0 BatchFlag=1 TimeLimit=1-02:00:00 OverSubscribe=NO ExcNodeList=(null) Features=a100&ib" \
-        "TresPerNode=gres/gpu:a100:3,gres/nvme:1 Command=$folder/elsewhere/slurm.sh input.ini" >shown
+    printf '%s\n' "JobId=7 JobName=mine" "   Requeue=$1 Restarts=0 BatchFlag=1" "   TimeLimit=1-02:00:00 OverSubscribe=NO" \
+        "   ExcNodeList=(null) Features=a100&ib" "   TresPerNode=gres/gpu:a100:3,gres/nvme:1" "   Command=$script_of_submission in/put.ini --data.train=a b/c" >shown
 }
 shown 1
 
@@ -304,14 +306,14 @@ mv srun_of_ranks bin/srun
 # Slurm's copy of the script finds the shared file: where the original was, in a folder of its own, with the llampi of the PATH; or says so.
 mkdir -p spool prefix/bin prefix/share/llampi
 mv jobscripts/slurm.sh spool/slurm_script
-mv jobscripts elsewhere
+mv jobscripts "else where"
 script=spool/slurm_script
 will_end "0 10" "0 10" "0 10"
 job -- input.ini
 expect "beside the original" "$status $log" "0 "
-mv elsewhere prefix/share/llampi/jobscripts
+mv "else where" prefix/share/llampi/jobscripts
 job -- input.ini
-expect "no shared file" "$status $log" "2 there is no common.sh next to $folder/elsewhere/slurm.sh and no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
+expect "no shared file" "$status $log" "2 there is no common.sh next to $folder/else and no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
 job JOB_SCRIPTS=prefix/share/llampi/jobscripts -- input.ini
 expect "JOB_SCRIPTS" "$status $log" "0 "
 cp build/llampi prefix/bin/llampi
