@@ -26,7 +26,14 @@
 
 set -uo pipefail
 interrupted=no
-trap 'interrupted=yes' USR1 # until the ranks are there to be told
+# Until the ranks are there to be told.
+time_is_up() {
+    interrupted=yes
+    if ((SECONDS < 60)); then
+        echo "the signal that the time is up came after $SECONDS s: if the time limit is not longer than the time of --signal, use e.g. --time=5 --signal=B:USR1@60" >&2
+    fi
+}
+trap time_is_up USR1
 # Slurm starts this in the folder that sbatch was called in, or that of --chdir.
 
 if [[ -z ${SLURM_JOB_ID:-} ]]; then
@@ -143,7 +150,7 @@ if [[ $interrupted == yes ]]; then finish 75 time; fi # ranks that have hardly s
 "${launch[@]}" "${train[@]}" &
 ranks=$!
 told=
-trap 'interrupted=yes; told="time"; kill -USR1 $ranks' USR1
+trap 'time_is_up; told="time"; kill -USR1 $ranks' USR1
 if [[ $interrupted == yes ]]; then told="time" && kill -USR1 $ranks; fi
 while :; do
     interrupted=no

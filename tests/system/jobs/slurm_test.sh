@@ -300,7 +300,7 @@ kill -USR1 $PPID # at once, or before the shell has told its ranks
 while :; do sleep 0.05; done
 SH
 job -- input.ini
-expect "a signal of Slurm" "$status $(last scontrol)" "0 scontrol requeue 7"
+expect "a signal of Slurm" "$status $(last scontrol) $log" "0 scontrol requeue 7 *time is up came after * s: *--time=5 --signal=B:USR1@60*saved in *"
 mv srun_of_ranks bin/srun
 
 # Slurm's copy of the script finds the shared file: where the original was, in a folder of its own, with the llampi of the PATH; or says so.
