@@ -131,7 +131,7 @@ prepare_run() {
     shift 2
     train=("$llampi" train --config "$@")
     settings=$(${alone[@]+"${alone[@]}"} "${train[@]}" --print-config) || exit
-    named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings")
+    named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings" | sed 's,\(.\)/*$,\1,')
     run_dir=${JOB_RUN_DIR:-${named:-runs/$name}${index:+-$index}}
     # shellcheck disable=SC2034 # of pbs.sh
     max_hours=$(sed -n '/^\[run\]$/,/^\[/s/^max_hours = //p' <<<"$settings")

@@ -181,7 +181,7 @@ expect "failed, and refused by the controller" "$status $log" "1 *retry 1 of 3*t
 
 # The folder: of the arguments, the environment, the file, JOB_RUN_DIR; one for each task of an array.
 printf '[run]\ndir = mine/by file # not llampi'"'"'s\n' >>input.ini
-will_end "0 1" "0 1" "0 1" "0 1" "75 10" "75 10"
+will_end "0 1" "0 1" "0 1" "0 1" "75 10" 0 "75 10"
 job -- input.ini
 expect "run.dir of the file" "$(last llampi)" "llampi train --config input.ini"
 job -- input.ini --run.dir=mine/argument
@@ -194,6 +194,8 @@ expect "folders" "$(echo mine/*)" "mine/argument mine/by file mine/job mine/vari
 job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 -- input.ini
 expect "a task with the file's run.dir" "$(last llampi)" "* --run.dir=mine/by file-3"
 expect "requeue of a task" "$(last scontrol)" "scontrol requeue 5_3"
+job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 -- input.ini --run.dir=mine/array/
+expect "a task with a folder that ends in /" "$(last llampi)" "* --run.dir=mine/array-3"
 sed -i /dir/d input.ini
 job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 -- input.ini
 expect "a task" "$(last llampi)" "* --run.dir=runs/mine-3"
