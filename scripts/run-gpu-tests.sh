@@ -27,8 +27,17 @@
 set -uo pipefail
 export LC_ALL=C
 
-build=$(realpath -- "${1:?usage: run-gpu-tests.sh BUILD [STEP[=SECONDS]...]}") || exit 2
+usage() { sed -n '3,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+for argument in "$@"; do
+    if [[ $argument == --help || $argument == -h ]]; then usage && exit; fi
+done
+if (($# == 0)); then usage >&2 && exit 2; fi
+build=$(realpath -- "$1") || exit 2
 shift
+if [[ ! -x $build/llampi ]]; then
+    echo "run-gpu-tests: there is no llampi in $build: build it first, or give the build folder" >&2
+    exit 2
+fi
 out=$(realpath -m -- "${OUT:-gpu-results}")
 archive=$(realpath -m -- "${ARCHIVE:-.}")
 beside=()
@@ -200,6 +209,10 @@ step_program() {
 # Lines of gpu_tests.list: a name, a program, a filter for its tests, and the numbers of ranks that it runs on; none: without mpirun.
 run_listed() { # which numbers of ranks: a pattern
     local name file filter ranks n options
+    if [[ ! -s $build/gpu_tests.list ]]; then
+        record gpu_tests.list FAIL 0 "there are no tests in $build: build them"
+        return
+    fi
     while read -r name file filter ranks; do
         options=()
         if [[ $filter != '*' ]]; then options=("--gtest_filter=$filter"); fi
@@ -286,7 +299,9 @@ done
 {
     printf '\n%-28s %-5s %5s\n' what result seconds
     printf '%s\n' "${table[@]}"
-    if ((failed > 0)); then
+    if ((${#table[@]} == 0)); then
+        echo "FAILED: nothing ran; logs: $out"
+    elif ((failed > 0)); then
         echo "$failed of ${#table[@]} FAILED; logs: $out"
     else
         echo "none of ${#table[@]} failed$( ((skipped == 0)) || echo ", $skipped skipped"); logs: $out"
@@ -295,4 +310,4 @@ done
 if [[ -n ${ARCHIVE:-} ]]; then
     tar -czf "$archive" --exclude='*.h5' --exclude='*.safetensors' -C "$(dirname -- "$out")" "$(basename -- "$out")" || ((failed++))
 fi
-((failed == 0))
+((failed == 0 && ${#table[@]} > 0))

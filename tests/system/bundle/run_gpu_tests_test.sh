@@ -201,3 +201,17 @@ expect "gpu_bench +FAIL .*there is no"
 
 run 2 tests memchek
 run 2 tests=
+
+# A build without tests, and a folder that is no build; help starts nothing.
+all_good
+rm "$build/gpu_tests.list"
+run 1 tests ranks
+expect "gpu_tests.list +FAIL .*there are no tests in .*the build: build them"
+echo 'test_ranks tests/gpu/test_ranks * 2' >"$build/gpu_tests.list"
+run 1 tests
+[[ $(tail -n 1 "$folder/output") == "FAILED: nothing ran"* ]]
+rm "$build/llampi"
+run 2
+grep -q "there is no llampi in .*the build" "$folder/output"
+"$tree/scripts/run-gpu-tests.sh" --help >"$folder/output"
+expect "  scripts/run-gpu-tests.sh BUILD "
