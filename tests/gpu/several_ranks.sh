@@ -31,8 +31,8 @@ export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { # ends the part that is running
-    echo "several_ranks: $1" >&2
     echo "several_ranks: what was written is in $folder" >&2
+    echo "several_ranks: $1" >&2 # the last line, which run-gpu-tests shows
     exit 1
 }
 [[ $device == cpu || $device == cuda ]] || fail "DEVICE is cpu or cuda"
@@ -209,6 +209,7 @@ for part in ${PARTS:-$parts}; do
     set -e
     if ((status != 0)); then failed+=" $part"; fi
 done
+if [[ $failed == " ${PARTS:-}" ]]; then exit 1; fi # of a single part the last line is the reason
 [[ -z $failed ]] || fail "failed:$failed"
 
 say "all agree"

@@ -182,6 +182,14 @@ tar -tzf "$folder/results.tar.gz" >"$folder/names"
 grep -q '^out/runs_tree.log$' "$folder/names"
 [[ $(grep -c '\.h5$' "$folder/names") == 0 ]]
 
+# The note of a part is the reason of several_ranks.sh.
+cp "$1/tests/gpu/several_ranks.sh" "$tree/tests/gpu"
+mkdir "$tree/docs"
+touch "$tree"/README.md "$tree"/docs/page.md
+program "$build/llampi" '[[ $1 == tokenize ]]'
+run 1 runs
+expect "runs_losses +FAIL .*exit status 1; several_ranks: one failed$"
+
 # What lacked time has failed if a verdict needs it.
 for needed in false true; do
     program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
