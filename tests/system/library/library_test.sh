@@ -21,6 +21,10 @@ if grep -rnF -e "$build" -e "$source_dir" -e /opt/llampi -e "$folder" "$package"
     fail "the package names a folder that will not be there"
 fi
 
+# The program finds libraries that are in none of the system's folders where the build found them.
+run_path() { readelf -d "$1" | sed -n 's/.*R.*PATH.*\[\(.*\)\]/\1/p' | tr ':' '\n' | sed '/^$/d'; }
+[[ $(run_path "$prefix/bin/llampi") == "$(run_path "$build/llampi")" ]] || fail "the installed program searches libraries elsewhere: $(run_path "$prefix/bin/llampi")"
+
 # project FOLDER NAME: builds it as its own README or first lines say, with warnings as errors, and quickly.
 project() {
     "$cmake" -S "$1" -B "$folder/$2" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx" \
