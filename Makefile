@@ -76,7 +76,7 @@ sanitize: setup ## tests of threads and checkpoints under the thread, address an
 	@scripts/sanitize.sh $(BUILD) $(JOBS)
 
 install: program ## install into PREFIX (/usr/local)
-	@$(cmake) --install $(BUILD) --prefix $(PREFIX)
+	@$(cmake) --install $(BUILD) --prefix "$(PREFIX)"
 
 bundle: configure ## build/bundle/llampi-VERSION-x86_64.tar.gz: runs on other machines as it is; with the GPU tests
 	@GEMM=$(GEMM) scripts/setup.sh --bundle
