@@ -52,13 +52,11 @@ Relay::Relay(Setup setup)
       channel_(std::move(setup.channel)),
       quiet_seconds_(setup.quiet_seconds),
       tree_(topology_.node_of_rank),
-      monitors_(tree_.monitors()),
-      parents_(tree_.parents(rank_)),
-      monitor_hosts_(std::move(setup.monitor_hosts)),
-      reporters_(tree_.children(rank_)),
-      parents_in_use_(std::min<std::size_t>(1, parents_.size())) {
-  monitor_heard_.fill(setup.now);
-  if (!parents_.empty()) contact(parents_.front(), setup.now);
+      reporters_(tree_.children(rank_)) {
+  for (const int monitor : tree_.monitors())
+    monitors_.push_back({monitor, setup.monitor_hosts[monitors_.size()], setup.now});
+  if (const int parent = tree_.parent(rank_); parent >= 0) above_ = {parent};
+  for (const int parent : above_) contact(parent, setup.now);
   for (const int child : reporters_) contact(child, setup.now);
 }
 
@@ -70,14 +68,13 @@ Relay::Contact& Relay::contact(int rank, double now) {
 }
 
 std::string Relay::host_of(int rank) const {
-  if (topology_.node_of_rank[static_cast<std::size_t>(rank)] == topology_.node) return topology_.host;
-  const auto monitor = std::find(monitors_.begin(), monitors_.end(), rank);
-  if (monitor != monitors_.end())
-    return monitor_hosts_[static_cast<std::size_t>(monitor - monitors_.begin())];
-  const int node = topology_.node_of_rank[static_cast<std::size_t>(rank)];
+  const auto node_of = [&](int one) { return topology_.node_of_rank[static_cast<std::size_t>(one)]; };
+  if (node_of(rank) == topology_.node) return topology_.host;
+  for (const auto& monitor : monitors_) {
+    if (monitor.rank == rank) return monitor.host;
+  }
   for (const auto& [other, contact] : contacts_) {
-    if (topology_.node_of_rank[static_cast<std::size_t>(other)] == node && !contact.host.empty())
-      return contact.host;
+    if (node_of(other) == node_of(rank) && !contact.host.empty()) return contact.host;
   }
   return "";
 }
@@ -114,11 +111,12 @@ void Relay::take(const comm::Channel::Message& message, double now) {
   const auto& [from, text] = message;
   if (text.empty()) return;
   peers_.insert(from);
-  const auto kind = kind_of(text);
-  switch (kind) {
+  switch (kind_of(text)) {
     case Kind::up:
+      take_from_below(from, content_of<Beat>(text), now);
+      break;
     case Kind::down:
-      take_beat(from, content_of<Beat>(text), kind == Kind::up, now);
+      take_from_above(from, content_of<Beat>(text), now);
       break;
     case Kind::ask:
       take_question(from, content_of<Question>(text), now);
@@ -139,27 +137,33 @@ void Relay::take(const comm::Channel::Message& message, double now) {
   }
 }
 
-/// "Heard of a monitor so long ago" is passed on only downwards. If it went around, each message would make it a little shorter, and
-/// a lost monitor would seem alive.
-void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
+Relay::Contact& Relay::take_beat(int from, const Beat& beat, double now) {
   auto& sender = contact(from, now);
   sender.heard = now;
   sender.host = beat.host;
   sender.standing = beat.standing;
-  for (std::size_t i = 0; i < monitors_.size(); ++i) {
-    if (monitors_[i] == from) monitor_heard_[i] = now;
+  for (auto& monitor : monitors_) {
+    if (monitor.rank == from) monitor.heard = now;
   }
-  if (up) {
-    sender.below = true;
-    sender.overview = beat.overview;
-    for (const auto& absence : beat.overview.absent) {
-      if (absence.exited) set_exited(absence.rank);
-      if (absence.left) note_left({absence.rank});
-    }
-  } else {
-    for (std::size_t i = 0; i < monitors_.size(); ++i)
-      monitor_heard_[i] = std::max(monitor_heard_[i], now - beat.monitor_seconds[i]);
+  return sender;
+}
+
+void Relay::take_from_below(int from, const Beat& beat, double now) {
+  auto& sender = take_beat(from, beat, now);
+  sender.below = true;
+  sender.overview = beat.overview;
+  for (const auto& absence : beat.overview.absent) {
+    if (absence.exited) set_exited(absence.rank);
+    if (absence.left) note_left({absence.rank});
   }
+}
+
+/// "Heard of a monitor so long ago" is passed on only downwards. If it went around, each message would make it a little shorter, and
+/// a lost monitor would seem alive.
+void Relay::take_from_above(int from, const Beat& beat, double now) {
+  take_beat(from, beat, now);
+  for (std::size_t i = 0; i < monitors_.size(); ++i)
+    monitors_[i].heard = std::max(monitors_[i].heard, now - beat.monitor_seconds[i]);
 }
 
 void Relay::set_exited(int rank) { has_news_ = exited_.insert(rank).second || has_news_; }
@@ -168,26 +172,27 @@ void Relay::note_left(const std::vector<std::int32_t>& ranks) {
   for (const int rank : ranks) has_news_ = left_.insert(rank).second || has_news_;
 }
 
-bool Relay::is_silent(int rank, double now) const {
+/// 0: of a rank that is no neighbour.
+double Relay::silence(int rank, double now) const {
   const auto found = contacts_.find(rank);
-  return found != contacts_.end() && now - found->second.heard > quiet_seconds_;
+  return found == contacts_.end() ? 0 : std::max(0.0, now - found->second.heard);
 }
 
-/// Ranks that were reported lost, and neighbours in the tree whose heartbeats are overdue.
+/// Ranks that were reported lost, and neighbours whose heartbeats are overdue.
 std::set<int> Relay::lost(double now) const {
   std::set<int> ranks = exited_;
   ranks.insert(left_.begin(), left_.end());
+  for (const int parent : above_) {
+    if (is_silent(parent, now)) ranks.insert(parent);
+  }
   for (const int reporter : reporters_) {
     if (is_silent(reporter, now)) {
       ranks.insert(reporter);
-    } else if (const auto found = contacts_.find(reporter); found != contacts_.end()) {
-      for (const auto& absence : found->second.overview.absent) {
-        if (!contacts_.contains(absence.rank)) ranks.insert(absence.rank);
-      }
+      continue;
     }
-  }
-  for (std::size_t i = 0; i < parents_in_use_; ++i) {
-    if (is_silent(parents_[i], now)) ranks.insert(parents_[i]);
+    for (const auto& absence : contacts_.at(reporter).overview.absent) {
+      if (!contacts_.contains(absence.rank)) ranks.insert(absence.rank);
+    }
   }
   return ranks;
 }
@@ -195,103 +200,98 @@ std::set<int> Relay::lost(double now) const {
 /// With which ranks it exchanges heartbeats, now that some are lost or there again.
 void Relay::refresh(double now) {
   const auto lost_now = lost(now);
-  auto reporters = tree_.reporters(rank_, [&](int rank) { return lost_now.contains(rank); });
+  const auto is_lost = [&](int rank) { return lost_now.contains(rank); };
+  auto reporters = tree_.reporters(rank_, is_lost);
   for (const int reporter : reporters) {
     // A new one may not have been asked by the rank that was above it.
-    if (asks_ && !is_reporter(reporter)) send(reporter, message_of(Kind::ask, *asks_));
+    if (asks_ && !contains(reporters_, reporter)) send(reporter, message_of(Kind::ask, *asks_));
     contact(reporter, now);
   }
   reporters_ = std::move(reporters);
 
-  const std::size_t before = parents_in_use_;
-  parents_in_use_ = std::min<std::size_t>(1, parents_.size());
-  while (parents_in_use_ < parents_.size() && lost_now.contains(parents_[parents_in_use_ - 1]))
-    ++parents_in_use_;
-  for (std::size_t i = before; i < parents_in_use_; ++i) contact(parents_[i], now).heard = now;
+  std::vector<int> above;
+  for (const int parent : tree_.parents(rank_)) {
+    if (!contains(above_, parent)) contact(parent, now).heard = now;
+    above.push_back(parent);
+    if (!is_lost(parent)) break;
+  }
+  above_ = std::move(above);
 
   std::erase_if(contacts_, [&](const auto& entry) {  // who had turned to this rank, and no longer does
-    const auto end = parents_.begin() + static_cast<std::ptrdiff_t>(parents_in_use_);
-    return now - entry.second.heard > 2 * quiet_seconds_ && !is_reporter(entry.first) &&
-           std::find(parents_.begin(), end, entry.first) == end;
+    const auto& [rank, contact] = entry;
+    return now - contact.heard > 2 * quiet_seconds_ && !contains(reporters_, rank) && !contains(above_, rank);
   });
-}
-
-bool Relay::is_reporter(int rank) const {
-  return std::find(reporters_.begin(), reporters_.end(), rank) != reporters_.end();
 }
 
 /// Ranks that report to it, and those that have turned to it.
 std::vector<int> Relay::below() const {
   std::vector<int> ranks = reporters_;
   for (const auto& [rank, contact] : contacts_) {
-    if (contact.below && !is_reporter(rank)) ranks.push_back(rank);
+    if (contact.below && !contains(reporters_, rank)) ranks.push_back(rank);
   }
   return ranks;
 }
 
 void Relay::send_heartbeats(const Standing& own, const std::vector<int>& unlinked, double now) {
-  own_ = own;
-  unlinked_ = unlinked;
-  heartbeats_sent_ = now;
+  own_.heard = now;
+  own_.standing = own;
+  own_.overview = overview_of(own.heartbeat, own.stalled_seconds, own.side_work_stalled_seconds);
+  own_.overview.unlinked.assign(unlinked.begin(), unlinked.end());
   has_news_ = false;
   if (!channel_) return;
   refresh(now);
   Beat beat{topology_.host, own, {}, {}};
   for (std::size_t i = 0; i < monitors_.size(); ++i)
-    beat.monitor_seconds[i] = silent_seconds(monitors_[i], now);
-  const std::string down = message_of(Kind::down, beat);
+    beat.monitor_seconds[i] = silent_seconds(monitors_[i].rank, now);
+  const auto down = message_of(Kind::down, beat);
   for (const int rank : below()) send(rank, down);
-  if (parents_.empty()) return;
+  if (above_.empty()) return;
   beat.overview = overview(now);
-  const std::string up = message_of(Kind::up, beat);
-  for (std::size_t i = 0; i < parents_in_use_; ++i) send(parents_[i], up);
+  const auto up = message_of(Kind::up, beat);
+  for (const int rank : above_) send(rank, up);
 }
 
 double Relay::silent_seconds(int monitor, double now) const {
   if (monitor == rank_) return 0;
-  const auto at = std::find(monitors_.begin(), monitors_.end(), monitor) - monitors_.begin();
-  return std::max(0.0, now - monitor_heard_[static_cast<std::size_t>(at)]);
+  return std::max(0.0, now - std::ranges::find(monitors_, monitor, &Monitor::rank)->heard);
 }
 
 Overview Relay::overview(double now) const {
-  const auto silence = [&](int rank) {
-    const auto found = contacts_.find(rank);
-    return found == contacts_.end() ? 0 : std::max(0.0, now - found->second.heard);
-  };
-  std::vector<OverviewPart> parts;
-  parts.push_back({aged(overview_of(own_.heartbeat, own_.stalled_seconds, own_.side_work_stalled_seconds),
-                        now - heartbeats_sent_),
-                   [this] { return std::vector<int>{rank_}; }});
-  std::map<int, double> absent;
+  std::vector<OverviewPart> parts = {
+      {aged(own_.overview, now - own_.heard), [this] { return std::vector<int>{rank_}; }}};
   for (const int rank : below()) {
-    const auto found = contacts_.find(rank);
-    if (found == contacts_.end()) continue;
-    if (is_silent(rank, now)) {
-      if (!is_reporter(rank)) continue;  // it reports to its own parent again
-      absent[rank] = silence(rank);
-    }
-    if (!found->second.below) continue;  // nothing was heard yet
-    parts.push_back(
-        {aged(found->second.overview, silence(rank)), [this, rank] { return tree_.subtree(rank); }});
+    if (is_silent(rank, now) && !contains(reporters_, rank)) continue;  // it reports to its own parent again
+    const auto& known = contacts_.at(rank);
+    if (!known.below) continue;  // nothing was heard yet
+    parts.push_back({aged(known.overview, silence(rank, now)), [this, rank] { return tree_.subtree(rank); }});
   }
   Overview all = combine(parts);
-  for (const auto& absence : all.absent) {
-    if (!contacts_.contains(absence.rank)) absent.try_emplace(absence.rank, absence.silent_seconds);
-  }
-  for (const int rank : exited_) absent.try_emplace(rank, silence(rank));
-  for (const int rank : left_) absent.try_emplace(rank, silence(rank));
-  all.absent.clear();
-  for (const auto& [rank, seconds] : absent)
-    all.absent.push_back({rank, exited_.contains(rank), left_.contains(rank), seconds});
-  all.unlinked.insert(all.unlinked.end(), unlinked_.begin(), unlinked_.end());
+  all.absent = absent(all.absent, now);
   return all;
+}
+
+/// @param told by those below, of which this rank knows better who of its neighbours is absent
+std::vector<Absence> Relay::absent(const std::vector<Absence>& told, double now) const {
+  std::map<int, double> seconds;
+  for (const int rank : reporters_) {
+    if (is_silent(rank, now)) seconds[rank] = silence(rank, now);
+  }
+  for (const auto& absence : told) {
+    if (!contacts_.contains(absence.rank)) seconds.try_emplace(absence.rank, absence.silent_seconds);
+  }
+  for (const int rank : exited_) seconds.try_emplace(rank, silence(rank, now));
+  for (const int rank : left_) seconds.try_emplace(rank, silence(rank, now));
+  std::vector<Absence> result;
+  for (const auto& [rank, silent] : seconds)
+    result.push_back({rank, exited_.contains(rank), left_.contains(rank), silent});
+  return result;
 }
 
 void Relay::forget(double pause, double now) {
   const auto shift = [&](double& time) { time = std::min(time + pause, now); };  // some came meanwhile
   for (auto& [rank, contact] : contacts_) shift(contact.heard);
-  for (double& heard : monitor_heard_) shift(heard);
-  shift(heartbeats_sent_);
+  for (auto& monitor : monitors_) shift(monitor.heard);
+  shift(own_.heard);
 }
 
 void Relay::ask(const std::string& reason, bool urgent, double now) {
@@ -300,7 +300,7 @@ void Relay::ask(const std::string& reason, bool urgent, double now) {
   told_.clear();
   const auto message = message_of(Kind::ask, *asks_);
   for (const int rank : below()) send(rank, message);
-  for (const auto& [rank, known] : contacts_) deliver({account_of(rank, known, now)}, now);
+  for (const auto& [rank, known] : contacts_) deliver({account_of(rank, now)}, now);
 }
 
 void Relay::end_question() {
@@ -321,12 +321,12 @@ void Relay::take_question(int from, const Question& question, double now) {
   const auto message = message_of(Kind::ask, question);
   for (const int rank : below()) {
     if (rank != from) send(rank, message);
-    answers_.push_back(account_of(rank, contact(rank, now), now));
+    answers_.push_back(account_of(rank, now));
   }
 }
 
-Account Relay::account_of(int rank, const Contact& known, double now) const {
-  return {rank, host_of(rank), known.standing, std::max(0.0, now - known.heard), {}};
+Account Relay::account_of(int rank, double now) const {
+  return {rank, host_of(rank), contacts_.at(rank).standing, silence(rank, now), {}};
 }
 
 void Relay::answer(const Standing& own, const FlightReport& report, double now) {
@@ -366,7 +366,7 @@ std::map<int, Account> Relay::accounts(double now) const {
 void Relay::tell_of_leaving() {
   const auto message = message_of(Kind::left, std::vector<std::int32_t>{rank_});
   std::set<int> all = peers_;
-  all.insert(parents_.begin(), parents_.end());
+  for (const int parent : tree_.parents(rank_)) all.insert(parent);
   for (const int peer : all) send(peer, message);
 }
 
@@ -395,9 +395,10 @@ void Relay::send_last(bool after_error, bool tells_above, std::set<int>& told) {
   const auto message = after_error
                            ? message_of(Kind::left, std::vector<std::int32_t>(left_.begin(), left_.end()))
                            : std::string(1, static_cast<char>(Kind::last));
+  const auto above = tree_.parents(rank_);
   for (const int peer : peers_) {
-    const bool above = std::find(parents_.begin(), parents_.end(), peer) != parents_.end();
-    if (!told.contains(peer) && (tells_above || !above) && channel_->send(peer, message)) told.insert(peer);
+    const bool is_due = !told.contains(peer) && (tells_above || !contains(above, peer));
+    if (is_due && channel_->send(peer, message)) told.insert(peer);
   }
 }
 

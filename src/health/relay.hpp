@@ -120,21 +120,29 @@ class Relay {
     Standing standing;  ///< with the overview, as of `heard`
     Overview overview;
   };
+  struct Monitor {
+    int rank = 0;
+    std::string host;
+    double heard = 0;  ///< of it, from whomever
+  };
   struct Told {
     double at = 0;
     Account account;
   };
 
   void take(const comm::Channel::Message& message, double now);
-  void take_beat(int from, const Beat& beat, bool up, double now);
+  Contact& take_beat(int from, const Beat& beat, double now);
+  void take_from_below(int from, const Beat& beat, double now);
+  void take_from_above(int from, const Beat& beat, double now);
   void take_question(int from, const Question& question, double now);
-  Account account_of(int rank, const Contact& known, double now) const;
+  Account account_of(int rank, double now) const;
   void deliver(std::vector<Account> accounts, double now);
   void note_left(const std::vector<std::int32_t>& ranks);
   void refresh(double now);
   std::set<int> lost(double now) const;
-  bool is_silent(int rank, double now) const;
-  bool is_reporter(int rank) const;
+  std::vector<Absence> absent(const std::vector<Absence>& told, double now) const;
+  double silence(int rank, double now) const;
+  bool is_silent(int rank, double now) const { return silence(rank, now) > quiet_seconds_; }
   std::vector<int> below() const;
   Contact& contact(int rank, double now);
   std::optional<comm::Channel::Message> next_message();
@@ -148,17 +156,13 @@ class Relay {
   const std::unique_ptr<comm::Channel> channel_;
   const double quiet_seconds_;
   const WatchTree tree_;
-  const std::vector<int> monitors_, parents_;
-  const std::vector<std::string> monitor_hosts_;
-  std::vector<int> reporters_;
-  std::size_t parents_in_use_;  ///< of parents_, the first so many
+  std::vector<Monitor> monitors_;
+  std::vector<int> above_;      ///< to which it reports: its parent and, in place of lost ones, monitors
+  std::vector<int> reporters_;  ///< that report to it
   std::map<int, Contact> contacts_;
-  std::array<double, 2> monitor_heard_{};
+  Contact own_;  ///< this rank, as it has last told the others
   std::set<int> exited_, left_;
   bool has_news_ = false;
-  Standing own_;
-  std::vector<int> unlinked_;
-  double heartbeats_sent_ = 0;
   std::optional<ListeningPort> port_;
 
   std::optional<Question> asks_;  ///< this rank, all others

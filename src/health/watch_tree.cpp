@@ -6,13 +6,10 @@
 #include "llampi/core/integers.hpp"
 
 namespace llampi::health {
-namespace {
 
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
-
-}  // namespace
 
 WatchTree::WatchTree(const std::vector<int>& node_of_rank, int fan_out)
     : node_of_rank_(node_of_rank),

@@ -7,6 +7,8 @@
 
 namespace llampi::health {
 
+bool contains(const std::vector<int>& ranks, int rank);
+
 /// Rank 0 is the root. The first rank of each node, its leader, has the other ranks of its node below it, and at most
 /// `fan_out` leaders of other nodes. Below a leader are whole nodes with consecutive numbers, in subtrees of about equal
 /// size. Two ranks are monitors, which judge what they hear of all: the root and, for when that is lost, a deputy on another node
