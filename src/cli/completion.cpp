@@ -23,7 +23,8 @@ Prints a script that completes commands, options, their values and file names. F
   llampi completion fish | source                  fish
 
 To keep it, write it to ~/.local/share/bash-completion/completions/llampi, to _llampi in a folder of
-zsh's fpath, or to ~/.config/fish/completions/llampi.fish. make install has done so for all users.
+zsh's fpath, or to ~/.config/fish/completions/llampi.fish. make install to /usr or /usr/local
+has done so for all users.
 )";
 
 const std::vector<std::pair<std::string, std::string (*)(const std::vector<Command>&)>>& shells() {
