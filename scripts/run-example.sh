@@ -67,6 +67,12 @@ if [[ ! -e $data ]]; then
     for file in "${inputs[@]}"; do
         size=$(wc -c <"$file")
         keep=$((train_bytes - offset))
+        if ((0 < keep && keep < size)); then # not within a character of UTF-8, whose further bytes are 128 to 191
+            for byte in $(od -An -v -tu1 -j "$keep" -N 3 -- "$file"); do
+                if ((byte < 128 || byte > 191)); then break; fi
+                keep=$((keep + 1))
+            done
+        fi
         name=$((number += 1))-$(basename -- "$file")
         if ((keep > 0)); then head -c "$keep" -- "$file" >"$new/train/$name"; fi
         if ((keep < size)); then tail -c "+$(((keep > 0 ? keep : 0) + 1))" -- "$file" >"$new/heldout/$name"; fi
@@ -128,5 +134,5 @@ cat <<END
    $checkpoint   parameters and optimizer state, HDF5
    $data/        the text and its tokens
 Sample again:
-   $llampi generate --weights $checkpoint --prompt "Permission to " --max-tokens 200
+   $(printf '%q ' "$llampi" generate --weights "$checkpoint")--prompt "Permission to " --max-tokens 200
 END

@@ -6,7 +6,7 @@ source_dir=$1
 export LLAMPI=$2 LLAMPI_TRAIN_STEPS=3 LLAMPI_TRAIN_EVAL_EVERY=0 LLAMPI_OPTIMIZER_WARMUP_STEPS=1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-export RUN_DIR=$folder/run TEXT="$source_dir/LICENSE $source_dir/README.md"
+export RUN_DIR="$folder/a run" TEXT="$source_dir/LICENSE $source_dir/README.md"
 
 "$source_dir/scripts/run-example.sh" | tee "$folder/first"
 grep -q "^step *3/3 " "$folder/first"
@@ -14,6 +14,22 @@ unigram=$(awk '/unigram model/{print $3}' "$folder/first")
 model=$(awk '/this model/{print $3}' "$folder/first")
 # Three steps from 5.5 nats: below the start, whatever the text.
 awk -v u="$unigram" -v m="$model" 'BEGIN { exit !(u > 2 && u < 5 && m > 1 && m < 5.6) }'
+sample=$(grep -A1 '^Sample again:$' "$folder/first" | tail -n 1)
+eval "words=($sample)"
+[[ ${words[0]} == "$LLAMPI" && -e ${words[3]} ]] || { echo "not a command: $sample" >&2; exit 1; }
 
 "$source_dir/scripts/run-example.sh" | tee "$folder/second"
 grep -q "run already complete" "$folder/second"
+
+# A text whose last tenth would begin within a character: it is in whole characters in both parts.
+printf 'x%s' "$(printf 'ü%.0s' {1..6000})" >"$folder/text"
+cat >"$folder/tokenize" <<'SH'
+#!/usr/bin/env bash
+for file; do :; done
+cat "$file" >>"$0.given"
+iconv -f UTF-8 -t UTF-8 "$file" >/dev/null && [[ $file == */train/* ]] # and the example ends
+SH
+chmod +x "$folder/tokenize"
+if RUN_DIR=$folder/other TEXT=$folder/text LLAMPI=$folder/tokenize "$source_dir/scripts/run-example.sh" 2>"$folder/errors"; then exit 1; fi
+cmp "$folder/errors" /dev/null
+cmp "$folder/text" "$folder/tokenize.given"
