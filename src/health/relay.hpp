@@ -42,7 +42,8 @@ struct Question {
   auto members() { return std::tie(monitor, number, urgent, reason, exited); }
 };
 
-/// Not to be used by two threads at once.
+/// The messages between a rank and its neighbours in the tree, and what it has learned from them. Not to be used by two threads at
+/// once.
 class Relay {
  public:
   struct Setup {
@@ -130,30 +131,42 @@ class Relay {
     Account account;
   };
 
-  void take(const comm::Channel::Message& message, double now);
-  Contact& take_beat(int from, const Beat& beat, double now);
-  void take_from_below(int from, const Beat& beat, double now);
-  void take_from_above(int from, const Beat& beat, double now);
-  void take_question(int from, const Question& question, double now);
-  Account account_of(int rank, double now) const;
-  void deliver(std::vector<Account> accounts, double now);
-  void note_left(const std::vector<std::int32_t>& ranks);
-  void refresh(double now);
-  std::set<int> lost(double now) const;
-  std::vector<Absence> absent(const std::vector<Absence>& told, double now) const;
-  double silence(int rank, double now) const;
-  bool is_silent(int rank, double now) const { return silence(rank, now) > quiet_seconds_; }
-  std::vector<int> below() const;
-  Contact& contact(int rank, double now);
-  std::optional<comm::Channel::Message> next_message();
+  // ---- messages ----
   bool send(int rank, const std::string& message);
-  void pass_on();
+  std::optional<comm::Channel::Message> next_message();
+  void take(const comm::Channel::Message& message, double now);
   void send_last(bool after_error, bool tells_above, std::set<int>& told);
   void receive_last();
 
+  // ---- the neighbours and what they tell of themselves and others ----
+  Contact& contact(int rank, double now);
+  std::vector<int> below() const;
+  void refresh(double now);
+  std::set<int> lost(double now) const;
+  Contact& take_beat(int from, const Beat& beat, double now);
+  void take_from_below(int from, const Beat& beat, double now);
+  void take_from_above(int from, const Beat& beat, double now);
+  void note_left(const std::vector<std::int32_t>& ranks);
+  double silence(int rank, double now) const;
+  bool is_silent(int rank, double now) const { return silence(rank, now) > quiet_seconds_; }
+  std::vector<Absence> absent(const std::vector<Absence>& told, double now) const;
+
+  // ---- questions ----
+  void take_question(int from, const Question& question, double now);
+  Account account_of(int rank, double now) const;
+  void deliver(std::vector<Account> accounts, double now);
+  void pass_on();
+
   const int rank_;
   const comm::Topology& topology_;
+
+  // ---- messages ----
   const std::unique_ptr<comm::Channel> channel_;
+  std::optional<ListeningPort> port_;
+  std::set<int> peers_;     ///< with whom something was exchanged, ever
+  std::set<int> finished_;  ///< from whom nothing comes any more
+
+  // ---- the neighbours and what they tell of themselves and others ----
   const double quiet_seconds_;
   const WatchTree tree_;
   std::vector<Monitor> monitors_;
@@ -163,17 +176,14 @@ class Relay {
   Contact own_;  ///< this rank, as it has last told the others
   std::set<int> exited_, left_;
   bool has_news_ = false;
-  std::optional<ListeningPort> port_;
 
+  // ---- questions ----
   std::optional<Question> asks_;  ///< this rank, all others
+  std::map<int, Told> told_;      ///< to this rank, which asks
+  Question last_question_;        ///< of any rank
   std::optional<Question> unanswered_;
-  Question last_question_;
   int asked_by_ = -1;             ///< the rank from which the question came
   std::vector<Account> answers_;  ///< not passed on yet
-  std::map<int, Told> told_;      ///< to this rank, which asks
-
-  std::set<int> peers_;     ///< with whom something was exchanged, ever
-  std::set<int> finished_;  ///< from whom nothing comes any more
 };
 
 }  // namespace llampi::health
