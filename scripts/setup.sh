@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle] [--report]
 #
-# --tests adds what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
+# --tests adds GoogleTest, and what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
 # --shellcheck shellcheck, --docs Doxygen, --manual MkDocs, --bundle what make-bundle.sh uses. --report adds what two tests compare
 # reports and event files with: Chromium, and TensorBoard, which pip installs into build/tensorboard.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
@@ -46,11 +46,11 @@ venv     | Python with venv, into which TensorBoard is installed | python3-venv 
 '
 optional=" h5py qemu fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 utf8proc gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 utf8proc"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
-        --tests) wanted+=" h5py qemu fuzzer" ;;
+        --tests) wanted+=" gtest gmock h5py qemu fuzzer" ;;
         --format) wanted+=" format" ;;
         --tidy) wanted+=" tidy" ;;
         --shellcheck) wanted+=" shellcheck" ;;

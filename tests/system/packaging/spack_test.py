@@ -62,8 +62,8 @@ recipe.cmake_args()
 faults = []
 setup = (root / "scripts/setup.sh").read_text()
 names = {"compiler": "cxx", "openmp": None, "make": None, "cmake": "cmake", "mpi": "openmpi", "hdf5": "hdf5", "boost": "boost",
-         "json": "nlohmann-json", "fmt": "fmt", "zlib": "zlib-api", "deflate": "libdeflate", "pcre2": "pcre2", "gtest": None,
-         "gmock": None}  # OpenMP and make come with Spack's compilers and CMake; the tests are not built
+         "json": "nlohmann-json", "fmt": "fmt", "zlib": "zlib-api", "deflate": "libdeflate", "pcre2": "pcre2"}
+# OpenMP and make come with Spack's compilers and CMake
 required = re.search(r'^wanted="([^"]+)"', setup, re.M)[1].split()
 for piece in required + ["onednn"]:
     name = names.get(piece, piece)
