@@ -27,6 +27,7 @@
 set -uo pipefail
 interrupted=no
 # Until the ranks are there to be told.
+# shellcheck disable=SC2317 # the traps call it
 time_is_up() {
     interrupted=yes
     if ((SECONDS < 60)); then

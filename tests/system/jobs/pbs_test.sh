@@ -171,8 +171,11 @@ expect "a check that fails" "$status $(count mpirun) $(count qsub) $log" "1 1 0 
 # The site file's qstat, of a server that answers the second time.
 fresh
 stand_in sleep <<<''
-mv bin/qstat bin/ask_elsewhere
-sed -i 's,^cat ,if mkdir "$FOLDER/asked"; then exit 1; fi 2>/dev/null; &,' bin/ask_elsewhere
+rm bin/qstat
+stand_in ask_elsewhere <<'SH'
+if [[ $(grep -c ask_elsewhere "$FOLDER/calls") == 1 ]]; then exit 1; fi
+cat "$FOLDER/attributes"
+SH
 echo 'qstat() { ask_elsewhere "$@"; }' >site.env
 will_end "75 10"
 job JOB_SITE=site.env

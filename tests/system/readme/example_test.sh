@@ -15,6 +15,7 @@ model=$(awk '/this model/{print $3}' "$folder/first")
 # Three steps from 5.5 nats: below the start, whatever the text.
 awk -v u="$unigram" -v m="$model" 'BEGIN { exit !(u > 2 && u < 5 && m > 1 && m < 5.6) }'
 sample=$(grep -A1 '^Sample again:$' "$folder/first" | tail -n 1)
+words=()
 eval "words=($sample)"
 [[ ${words[0]} == "$LLAMPI" && -e ${words[3]} ]] || { echo "not a command: $sample" >&2; exit 1; }
 
