@@ -34,8 +34,9 @@ class Job {
       one.topology.local_ranks = per_node;
       one.topology.host = "node" + std::to_string(one.topology.node);
       one.topology.node_of_rank = node_of_rank;
-      one.relay = std::make_unique<Relay>(Relay::Setup{
-          rank, one.topology, std::make_unique<Wire>(*this, rank), {"node0", "node1"}, kQuiet, now_});
+      one.relay = std::make_unique<Relay>(
+          std::make_unique<Wire>(*this, rank),
+          TreeNeighbours::Setup{rank, one.topology, {"node0", "node1"}, kQuiet, now_});
     }
   }
 
