@@ -13,6 +13,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/device/operation_sizes.hpp"
+#include "llampi/fsdp/added_work.hpp"
 
 namespace llampi::bench {
 namespace {
@@ -240,7 +241,12 @@ json row_of_llmq(const std::string& file, const Options& options) {
   const std::int64_t layers = number("num-layers"), seq_len = number("seq-len");
   const double median = seconds[seconds.size() / 2], rate = tokens / median;
   const bool in_fp8 = is(said, "matmul-dtype", "F8_E4M3");
-  const double flops = make_model(shape, layers)->flops_per_token(seq_len);
+  const auto model = make_model(shape, layers);
+  fsdp::EngineOptions one_sequence;
+  one_sequence.batch = {1, seq_len};
+  const auto compiled = fsdp::compile_model(
+      *model, one_sequence, fsdp::make_device_mesh(one_sequence.strategy, {0}, 0), *device::make_gpu_sizes());
+  const double flops = fsdp::flops_per_token(*model, one_sequence, compiled);
   return {{"system", "llmq"},
           {"device", gpu},
           {"hidden", shape.hidden},

@@ -35,7 +35,6 @@ Measured measure(llampi::comm::World& mpi, const Machine& machine, Options& opti
   const auto model = make_model(options, measured.layers);
   options = with_micro_batches(*model, machine, world, options);
   measured.parameters = parameter_count(*model);
-  measured.flops_per_token = model->flops_per_token(options.seq_len);
   measured.steps = time_steps(*model, machine, world, options);
   if (options.profile) measured.profile = profile_step(*model, machine, world, options);
   if (options.products) {

@@ -15,7 +15,6 @@ namespace llampi::bench {
 struct Measured {
   std::int64_t layers = 0;
   std::int64_t parameters = 0;
-  double flops_per_token = 0;
   int ranks = 1;
   StepTimes steps;
   std::optional<Profile> profile;

@@ -12,6 +12,7 @@
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 
@@ -70,13 +71,11 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                      return available.holds(arena_bytes, in_groups);
                                    }};
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available.on_device;
-  fsdp::decide_what_fits(options, question,
-                         {.checkpointing = o.checkpointing == "auto",
-                          .offload = machine.gpu != nullptr,
-                          .micro_batch = divides,
-                          .most_attention_room = decides_room ? memory_bytes / 8 : 0,
-                          .logits = machine.gpu && o.logits_workspace < 0});
-  return options;
+  return fsdp::decide_what_fits(question, {.checkpointing = o.checkpointing == "auto",
+                                           .offload = machine.gpu != nullptr,
+                                           .micro_batch = divides,
+                                           .most_attention_room = decides_room ? memory_bytes / 8 : 0,
+                                           .logits = machine.gpu && o.logits_workspace < 0});
 }
 
 device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
@@ -228,6 +227,8 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   Training training(model, machine.device(), machine, world, options);
   StepTimes times;
   const auto& arenas = training.engine().compiled().arena_bytes;
+  times.flops_per_token =
+      fsdp::flops_per_token(model, training.engine().options(), training.engine().compiled(), options.labels);
   times.arena_bytes = arenas[static_cast<std::size_t>(fsdp::Arena::device)];
   const auto run = [&] {
     const double seconds = training.step();

@@ -28,6 +28,7 @@ struct StepTimes {
   std::vector<double> seconds;  ///< of the timed steps, sorted
   std::vector<double> losses;   ///< mean over this rank's tokens, of all steps, the first ones included
   double grad_norm = 0;         ///< of the last step
+  double flops_per_token = 0;   ///< fsdp::flops_per_token()
   std::int64_t arena_bytes = 0;
   std::int64_t logits_bytes = 0;    ///< of a chunk of rows, at most
   double tuning_seconds = 0;        ///< that the choice of products took

@@ -12,21 +12,9 @@ namespace {
 constexpr double kFlopsPerSecond = 685e12;  ///< of matrices
 constexpr double kMemoryBytesPerSecond = 3e12;
 
-// Floating-point operations of matrices in the time of one byte, rounded.
-constexpr double kFlopsOfAMemoryByte = 230;   ///< 228.3
-constexpr double kFlopsOfALinkByte = 16'000;  ///< 15'930
-
 constexpr double kFp8Speed = 1.75;          ///< of matrices in 8 bits: 340 ms of a step instead of 595
 constexpr double kAttentionBackward = 2.5;  ///< products of its backward pass for each of the forward pass
 constexpr double kMemoryBackward = 1.7;     ///< likewise, bytes of SwiGLU: 5 of 3; of a norm somewhat fewer
-
-/// Whether so many floating-point operations take as long as a byte does at this rate, within 1 %.
-constexpr bool take_as_long(double flops, double bytes_per_second) {
-  const double ratio = flops * bytes_per_second / kFlopsPerSecond;
-  return ratio > 0.99 && ratio < 1.01;
-}
-static_assert(take_as_long(kFlopsOfAMemoryByte, kMemoryBytesPerSecond));
-static_assert(take_as_long(kFlopsOfALinkByte, kHostBytesPerSecond));
 
 bool copies_activation(const Action& action) {
   return action.payload == CopyPayload::residual || action.payload == CopyPayload::saved;
@@ -53,26 +41,26 @@ double bytes_beside_products(const model::LayerSpec& spec) {
   return bytes;
 }
 
-/// As AddedFlops counts time: with attention, norms and activation functions, and FP8 at its speed.
-std::vector<LayerFlops> times_of_layers(const model::Model& model, const EngineOptions& options,
-                                        const CompiledModel& compiled) {
+/// Seconds of each layer in a micro-batch: with attention, norms and activation functions, and FP8 at its speed.
+std::vector<PerPass> seconds_of_layers(const model::Model& model, const EngineOptions& options,
+                                       const CompiledModel& compiled) {
   auto layers = flops_of_layers(model, options, compiled);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& spec = compiled.specs[i];
-    const double attention = attention_flops(spec, options.batch),
-                 memory = kFlopsOfAMemoryByte * bytes_beside_products(spec),
-                 speed = spec.fp8_weights.empty() ? 1 : kFp8Speed;
+    const double attention = attention_flops(spec, options.batch) / kFlopsPerSecond,
+                 memory = bytes_beside_products(spec) / kMemoryBytesPerSecond,
+                 speed = kFlopsPerSecond * (spec.fp8_weights.empty() ? 1 : kFp8Speed);
     layers[i] = {layers[i].forward / speed + attention + memory,
                  layers[i].backward / speed + kAttentionBackward * attention + kMemoryBackward * memory};
   }
   return layers;
 }
 
-/// How much later the last layer is done than without copies, if streams have nothing but layers to compute, and activations and
-/// parameters to copy. Likewise.
+/// Seconds that the last layer is done later than without copies, if streams have nothing but layers to compute, and activations
+/// and parameters to copy.
 double waiting_for_copies(const model::Model& model, const EngineOptions& options,
                           const CompiledModel& compiled) {
-  const auto layers = times_of_layers(model, options, compiled);
+  const auto layers = seconds_of_layers(model, options, compiled);
   const auto& actions = compiled.step.actions;
   std::vector<double> end(actions.size());
   std::array<double, device::kStreams> free_at{};
@@ -82,11 +70,11 @@ double waiting_for_copies(const model::Model& model, const EngineOptions& option
     double& free = free_at[action.stream.index()];
     for (const int waited : action.waits) free = std::max(free, end[static_cast<std::size_t>(waited)]);
     if (is_of_layer(action)) {
-      const double time = flops_of(action, layers);
+      const double time = of_action(action, layers);
       computed += time;
       done = free += time;
     } else if (copies_activation(action) || action.payload == CopyPayload::shard) {
-      free += flops_of_host_copy(static_cast<double>(action.bytes));
+      free += seconds_of_host_copy(static_cast<double>(action.bytes));
     }
     end[i] = free;
   }
@@ -95,13 +83,13 @@ double waiting_for_copies(const model::Model& model, const EngineOptions& option
 
 }  // namespace
 
-std::vector<LayerFlops> flops_of_layers(const model::Model& model, const EngineOptions& options,
-                                        const CompiledModel& compiled) {
+std::vector<PerPass> flops_of_layers(const model::Model& model, const EngineOptions& options,
+                                     const CompiledModel& compiled) {
   const auto tokens = static_cast<double>(options.batch.tokens());
   const auto unit_of = unit_of_parameter(compiled.units, model.parameters().size());
-  std::vector<LayerFlops> layers;
+  std::vector<PerPass> layers;
   for (const auto& spec : compiled.specs) {
-    LayerFlops& flops = layers.emplace_back();
+    PerPass& flops = layers.emplace_back();
     for (const auto& use : spec.parameters) {
       const auto number = static_cast<std::size_t>(use.parameter);
       const auto& parameter = model.parameters()[number];
@@ -121,33 +109,46 @@ bool is_of_layer(const Action& action) {
   return action.op == Op::forward || action.op == Op::backward || action.op == Op::recompute;
 }
 
-double flops_of(const Action& action, const std::vector<LayerFlops>& layers) {
-  const LayerFlops& layer = layers[static_cast<std::size_t>(action.layer)];
+double of_action(const Action& action, const std::vector<PerPass>& layers) {
+  const PerPass& layer = layers[static_cast<std::size_t>(action.layer)];
   if (action.op != Op::backward) return layer.forward;
   const bool is_loss = action.layer + 1 == std::ssize(layers);
   return layer.backward + (is_loss ? layer.forward : 0);
 }
 
+double flops_per_token(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled,
+                       double labels) {
+  const auto tokens = static_cast<double>(options.batch.tokens());
+  const auto layers = flops_of_layers(model, options, compiled);
+  double flops = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const double computed = i + 1 == layers.size() ? labels : 1;
+    flops += computed * (layers[i].forward + layers[i].backward) / tokens +
+             3 * attention_flops(compiled.specs[i], options.batch) / tokens;
+  }
+  return flops;
+}
+
 double forward_flops(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled) {
   double flops = 0;
-  for (const LayerFlops& layer : flops_of_layers(model, options, compiled)) flops += layer.forward;
+  for (const PerPass& layer : flops_of_layers(model, options, compiled)) flops += layer.forward;
   for (const auto& spec : compiled.specs) flops += attention_flops(spec, options.batch);
   return flops;
 }
 
-AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
-                       const CompiledModel& compiled) {
+AddedSeconds added_seconds(const model::Model& model, const EngineOptions& options,
+                           const CompiledModel& compiled) {
   const auto layers = flops_of_layers(model, options, compiled);
-  AddedFlops sum;
+  AddedSeconds sum;
   double passes = 0;  // bytes that are read or written
   for (const auto& action : compiled.step.actions) {
     const auto bytes = static_cast<double>(action.bytes);
     if (copies_activation(action)) passes += bytes;
     if (!is_of_layer(action)) continue;
-    (action.op == Op::recompute ? sum.recomputed : sum.needed) += flops_of(action, layers);
+    (action.op == Op::recompute ? sum.recomputed : sum.needed) += of_action(action, layers) / kFlopsPerSecond;
     if (action.op == Op::recompute) {
       const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
-      sum.attention += attention_flops(spec, options.batch);
+      sum.attention += attention_flops(spec, options.batch) / kFlopsPerSecond;
       passes += bytes_beside_products(spec);
     } else if (action.recomputes) {
       for (const auto& saved : compiled.specs[static_cast<std::size_t>(action.layer)].saved) {
@@ -155,24 +156,24 @@ AddedFlops added_flops(const model::Model& model, const EngineOptions& options,
       }
     }
   }
-  sum.memory = kFlopsOfAMemoryByte * passes;
+  sum.memory = passes / kMemoryBytesPerSecond;
   sum.waiting = waiting_for_copies(model, options, compiled);
   return sum;
 }
 
-double flops_of_host_copy(double bytes) { return kFlopsOfALinkByte * bytes; }
+double seconds_of_host_copy(double bytes) { return bytes / kHostBytesPerSecond; }
 
-double spare_flops_for_copies(const model::Model& model, const EngineOptions& options,
-                              const CompiledModel& compiled) {
+double spare_seconds_for_copies(const model::Model& model, const EngineOptions& options,
+                                const CompiledModel& compiled) {
   double copied = 0, computed = 0;
   for (const auto& action : compiled.step.actions) {
     if (copies_activation(action) && action.op == Op::d2h) copied += static_cast<double>(action.bytes);
   }
-  for (const LayerFlops& layer : times_of_layers(model, options, compiled)) computed += layer.forward;
-  return options.micro_batches * computed - flops_of_host_copy(copied);
+  for (const PerPass& layer : seconds_of_layers(model, options, compiled)) computed += layer.forward;
+  return options.micro_batches * computed - seconds_of_host_copy(copied);
 }
 
-double flops_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
+double seconds_of_pieces(const EngineOptions& options, const CompiledModel& compiled) {
   // Of 8192 tokens and 32 heads of 128: whole 3.15 ms, in 4 pieces 3.88, in 8 pieces 4.72, by native kernels 7.05. What a piece
   // adds grows with the sequence as a block of threads does, which loops over it.
   constexpr double kOfPiece = 950, kNative = 2;
@@ -182,7 +183,7 @@ double flops_of_pieces(const EngineOptions& options, const CompiledModel& compil
     const auto& spec = compiled.specs[static_cast<std::size_t>(action.layer)];
     if (!spec.attention) continue;
     const std::int64_t sequences = options.batch.sequences, seq_len = options.batch.seq_len;
-    const double backward = kAttentionBackward * attention_flops(spec, options.batch);
+    const double backward = kAttentionBackward * attention_flops(spec, options.batch) / kFlopsPerSecond;
     const std::int64_t pieces =
         device::attention_pieces(*spec.attention, sequences, seq_len, options.batch.attention_room);
     const double of_piece = kOfPiece * backward / static_cast<double>(sequences * seq_len);
@@ -191,7 +192,7 @@ double flops_of_pieces(const EngineOptions& options, const CompiledModel& compil
   return sum;
 }
 
-double flops_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
+double seconds_of_accumulation(const EngineOptions& options, const CompiledModel& compiled) {
   const std::int64_t kept = size_of(options.precision.gradient_shard),
                      reduced = size_of(options.precision.reduce);
   std::int64_t bytes = 0;
@@ -201,7 +202,7 @@ double flops_of_accumulation(const EngineOptions& options, const CompiledModel& 
     bytes += shards_are_added ? unit.flat_elements() * reduced + 2 * unit.shard_elements * kept
                               : 2 * unit.flat_elements() * (unit.shards > 1 ? reduced : kept);
   }
-  return kFlopsOfAMemoryByte * static_cast<double>(bytes);
+  return static_cast<double>(bytes) / kMemoryBytesPerSecond;
 }
 
 }  // namespace llampi::fsdp

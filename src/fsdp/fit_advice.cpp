@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <iterator>
 #include <utility>
@@ -19,7 +20,6 @@ namespace llampi::fsdp {
 namespace {
 
 constexpr std::size_t kNamedBuffers = 3;
-constexpr int kMostTimesRanks = 64;
 constexpr std::int64_t kDivisors = 64;           ///< of a micro-batch that are tried, and the last one
 constexpr std::int64_t kMostMicroBatches = 256;  ///< of a step that is tried: its list grows with them
 
@@ -226,6 +226,13 @@ std::int64_t fp8_tokens(const FitQuestion& q) {
 
 int ranks_of(const DeviceMesh& mesh) { return mesh.shard_count() * mesh.replica_count(); }
 
+/// A power of 2: how many times as many ranks are tried.
+int most_times_ranks(const FitQuestion& q) {
+  constexpr unsigned kMostTimes = 64;
+  return static_cast<int>(
+      std::bit_floor(std::clamp(static_cast<unsigned>(kMostRanks / ranks_of(q.mesh)), 1U, kMostTimes)));
+}
+
 /// The global batch, in sequences.
 std::int64_t batch_of(const FitQuestion& q) {
   return ranks_of(q.mesh) * q.options.micro_batches * q.options.batch.sequences;
@@ -254,8 +261,7 @@ FittingRun with_least_recomputation(const FitQuestion& q, FittingRun fit) {
   const auto changed = std::ranges::find(fit.changes, "checkpointing", &OptionValue::field);
   if (changed == fit.changes.end()) return fit;
   const DeviceMesh mesh = mesh_for(q, fit.options, fit.ranks);
-  const EngineOptions with_whole_blocks = fit.options;
-  const FitQuestion question{q.model, with_whole_blocks, mesh, q.sizes, q.backend, q.fits};
+  const FitQuestion question{q.model, fit.options, mesh, q.sizes, q.backend, q.fits};
   fit.options.checkpointing = fitting_checkpointing(question);
   fit.arena_bytes = question.compile(fit.options).arena_bytes;
   changed->value = to_string(fit.options.checkpointing);
@@ -339,10 +345,11 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
 /// What to do, with options as ConfigError::Parts::remedy has them.
 std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
   if (!fit) {
+    const int times = most_times_ranks(q);
     return fmt::format(
-        "neither {} times as many ranks nor smaller micro-batches, smaller FSDP units, activation checkpointing, "
-        "offload or state in bfloat16 would make it fit; use a smaller model or {{batch.seq_len}}",
-        kMostTimesRanks);
+        "{} smaller micro-batches, smaller FSDP units, activation checkpointing, offload or state in bfloat16 would make it "
+        "fit; use a smaller model or {{batch.seq_len}}",
+        times > 1 ? fmt::format("neither {} times as many ranks nor", times) : "no");
   }
   std::vector<std::string> words;
   for (const auto& [field, value] : fit->changes) {
@@ -379,12 +386,12 @@ std::string largest_buffers(const CompiledModel& compiled, std::optional<Arena> 
 }  // namespace
 
 std::optional<FittingRun> find_fit(const FitQuestion& q) {
-  const int ranks = ranks_of(q.mesh);
+  const int ranks = ranks_of(q.mesh), most_times = most_times_ranks(q);
   if (auto fit = fitting_change(q, ranks)) return with_least_recomputation(q, *std::move(fit));
-  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+  for (int times = 2; times <= most_times; times *= 2) {
     if (auto fit = fit_with(q, {}, times * ranks)) return fit;
   }
-  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+  for (int times = 2; times <= most_times; times *= 2) {
     if (auto fit = fitting_change(q, times * ranks)) return with_least_recomputation(q, *std::move(fit));
   }
   return std::nullopt;

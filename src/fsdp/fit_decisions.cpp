@@ -89,9 +89,9 @@ int blocks_to_offload(const FitQuestion& question) {
     of_block = action.bytes;
     copied += action.bytes;
   }
-  const double spare = spare_flops_for_copies(question.model, options, compiled);
+  const double spare = spare_seconds_for_copies(question.model, options, compiled);
   if (of_block == 0 || spare < 0) return 0;
-  int blocks = 1 + static_cast<int>(spare / flops_of_host_copy(static_cast<double>(copied)));
+  int blocks = 1 + static_cast<int>(spare / seconds_of_host_copy(static_cast<double>(copied)));
   blocks = std::min(blocks, blocks_of(question.model));
   const auto host_holds = [&](int count) {
     return question.fits({0, compiled.arena_bytes[1] + (count - 1) * of_block}, question.mesh);
@@ -100,11 +100,12 @@ int blocks_to_offload(const FitQuestion& question) {
   return blocks;
 }
 
-FitQuestion with_options(const FitQuestion& question, const EngineOptions& options) {
-  return {question.model, options, question.mesh, question.sizes, question.backend, question.fits};
+FitQuestion with_options(FitQuestion question, const EngineOptions& options) {
+  question.options = options;
+  return question;
 }
 
-/// A room for dP, and what attention takes longer with it: flops_of_pieces().
+/// A room for dP, and what attention takes longer with it: seconds_of_pieces().
 struct AttentionRoom {
   std::int64_t bytes;
   double added;
@@ -112,13 +113,13 @@ struct AttentionRoom {
 
 /// The smallest room for each time that attention may take, without those with which a smaller one is faster; the fastest and
 /// largest first.
-std::vector<AttentionRoom> attention_rooms(EngineOptions options, const FitQuestion& question,
-                                           std::int64_t most) {
+std::vector<AttentionRoom> attention_rooms(const FitQuestion& question, std::int64_t most) {
+  EngineOptions options = question.options;
   const CompiledModel compiled = question.compile(options);
   std::map<double, std::int64_t> room_of_time;
   for (const std::int64_t room : halvings_of(most)) {
     options.batch.attention_room = room;
-    const double time = flops_of_pieces(options, compiled);
+    const double time = seconds_of_pieces(options, compiled);
     room_of_time.erase(room_of_time.lower_bound(time),
                        room_of_time.end());  // many pieces can be slower than none
     room_of_time[time] = room;
@@ -136,16 +137,14 @@ struct FittingActivations {
 };
 
 /// Checkpointing, with residuals and room for dP where these are undecided too, that add least together.
-FittingActivations least_added(const FitQuestion& question, const Undecided& undecided) {
-  EngineOptions options = question.options;
-  const FitQuestion with = with_options(question, options);
-  const auto kept_with = [&](const AttentionRoom& room) {
-    options.batch.attention_room = room.bytes;
-    return FittingActivations{fitting_activations(with, undecided.offload), room};
-  };
+FittingActivations least_added(FitQuestion question, const Undecided& undecided) {
   auto rooms = undecided.most_attention_room > 0
-                   ? attention_rooms(options, question, undecided.most_attention_room)
-                   : std::vector<AttentionRoom>{{options.batch.attention_room, 0}};
+                   ? attention_rooms(question, undecided.most_attention_room)
+                   : std::vector<AttentionRoom>{{question.options.batch.attention_room, 0}};
+  const auto kept_with = [&](const AttentionRoom& room) {
+    question.options.batch.attention_room = room.bytes;
+    return FittingActivations{fitting_activations(question, undecided.offload), room};
+  };
   FittingActivations best = kept_with(rooms.back());
   rooms.pop_back();
   FittingActivations least = best;  // with more room for dP there is less for activations
@@ -167,7 +166,7 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
   for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
     const EngineOptions few = with_few_micro_batches(division);
     const FittingActivations found = least_added(with_options(question, few), undecided);
-    if (of_accumulation < 0) of_accumulation = flops_of_accumulation(few, question.compile(few));
+    if (of_accumulation < 0) of_accumulation = seconds_of_accumulation(few, question.compile(few));
     auto cost = found.cost();
     cost.second *= static_cast<double>(division.micro_batches) / few.micro_batches;
     cost.second += of_accumulation * (division.micro_batches - 1);
@@ -235,19 +234,17 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return fitting_level(question).level;
 }
 
-KeptActivations fitting_activations(const FitQuestion& question, bool may_offload) {
-  EngineOptions options = question.options;
-  const FitQuestion with = with_options(question, options);
+KeptActivations fitting_activations(FitQuestion question, bool may_offload) {
   const auto kept = [&](int offloaded) {
-    const auto [level, compiled, fits] = fitting_level(with, offloaded);
-    EngineOptions chosen = options;
+    const auto [level, compiled, fits] = fitting_level(question, offloaded);
+    EngineOptions chosen = question.options;
     chosen.checkpointing = level;
     return KeptActivations{level, chosen.offload.residuals, fits,
-                           added_flops(question.model, chosen, compiled).total()};
+                           added_seconds(question.model, chosen, compiled).total()};
   };
   KeptActivations best = kept(0);
   if (!may_offload || best.checkpointing == Checkpointing::none) return best;
-  options.offload.residuals = true;
+  question.options.offload.residuals = true;
   const auto improves = [&](int offloaded) {
     const KeptActivations other = kept(offloaded);
     const bool is_better = other.fits && (!best.fits || other.added < best.added);
@@ -258,7 +255,7 @@ KeptActivations fitting_activations(const FitQuestion& question, bool may_offloa
   // Where it does not fit with whole blocks recomputed, it does not with blocks that are not.
   const bool may_be_better = best.fits && (best.checkpointing.uses(Checkpointing::feed_forward) ||
                                            best.checkpointing.uses(Checkpointing::full));
-  const int blocks = may_be_better ? blocks_to_offload(with) : 0;
+  const int blocks = may_be_better ? blocks_to_offload(question) : 0;
   if (blocks > 0 && !improves(blocks) && blocks > 1) improves(blocks / 2);
   return best;
 }
@@ -288,10 +285,10 @@ std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
   return std::max(low * kStep, question.options.batch.seq_len);
 }
 
-void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
+EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided) {
   constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
   constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
-  require(&options == &question.options, "the options that are decided are those of the question");
+  EngineOptions& options = question.options;
   if (undecided.checkpointing) {
     if (undecided.micro_batch) options = least_added_by_micro_batches(question, undecided, kEnoughTokens);
     const auto [kept, room] = least_added(question, undecided);
@@ -310,6 +307,7 @@ void decide_what_fits(EngineOptions& options, const FitQuestion& question, const
     options.batch.attention_room =
         fitting_attention_room(question, undecided.most_attention_room) >> 20 << 20;
   if (undecided.logits) options.batch.logits_bytes = fitting_logits_bytes(question);
+  return options;
 }
 
 }  // namespace llampi::fsdp

@@ -105,22 +105,6 @@ class Llama final : public Model {
     }
   }
 
-  double flops_per_token(std::int64_t seq_len) const override {
-    const auto& heads = sizes_.attention;
-    std::int64_t adapters = 0;
-    for (const auto& parameter : parameters_) adapters += parameter.adapter ? parameter.elements() : 0;
-    const std::int64_t block = config_.hidden_size * (heads.qkv_cols() + heads.query_cols()) +
-                               3 * config_.hidden_size * config_.intermediate_size;
-    const std::int64_t head = config_.vocab_size * config_.hidden_size;
-    const std::int64_t matrices = config_.layers * block + head;
-    double keys = 0;  // that a query sees, of all layers
-    for (std::int64_t layer = 0; layer < config_.layers; ++layer)
-      keys += attention_of(layer).keys_of_query(static_cast<double>(seq_len));
-    // A frozen matrix has no gradient: 4.
-    return (lora_ ? 4.0 : 6.0) * static_cast<double>(matrices) + 6.0 * static_cast<double>(adapters) +
-           12.0 * static_cast<double>(heads.query_cols()) * keys;
-  }
-
  private:
   enum class Place : bool { apart, fused_with_previous };
 

@@ -19,12 +19,4 @@ void Sequential::add(const std::string& name, const std::string& type, std::vect
   layers_.push_back(std::move(layer));
 }
 
-double Sequential::flops_per_token(std::int64_t /*seq_len*/) const {
-  std::int64_t elements = 0;
-  for (const auto& parameter : parameters_) {
-    if (parameter.module > 1 && parameter.shape.size() == 2) elements += parameter.elements();
-  }
-  return 6.0 * static_cast<double>(elements);
-}
-
 }  // namespace llampi::model

@@ -149,7 +149,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.attention_workspace = options.batch.attention_room;
   if (report.on_gpu()) report.logits_workspace = options.batch.logits_bytes;
   report.offloads_residuals = options.offload.residuals;
-  report.added = fsdp::added_flops(model, options, compiled);
+  report.added = fsdp::added_seconds(model, options, compiled);
   report.shards = mesh.shard_count();
   report.replicas = mesh.replica_count();
   report.groups = fsdp::format_groups(mesh);

@@ -103,12 +103,12 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
       return least.available.holds(arenas, in_groups);
     };
-    const fsdp::FitQuestion question{.model = *inputs.model,
-                                     .options = options,
-                                     .mesh = mesh,
-                                     .sizes = *sizes,
-                                     .backend = least.available.backend,
-                                     .fits = fits};
+    fsdp::FitQuestion question{.model = *inputs.model,
+                               .options = {},
+                               .mesh = mesh,
+                               .sizes = *sizes,
+                               .backend = least.available.backend,
+                               .fits = fits};
     const auto options_of = [&](const Config& some) {
       return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
     };
@@ -120,8 +120,8 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     Config with_logits = with_micro_batch;
     with_logits.run.logits_workspace = before.run.logits_workspace;
     for (const Config& kept : {before, with_logits, with_micro_batch, config}) {
-      options = options_of(kept);
-      decide_by_memory(options, question, kept, hardware, least.gpu);
+      question.options = options_of(kept);
+      options = decide_by_memory(question, kept, hardware, least.gpu);
       if (run.text.empty() || question.fits_with(options)) return;
     }
   });

@@ -90,12 +90,12 @@ bool decides_by_memory(const Config& config, Hardware hardware) {
          decides_attention_room(config, hardware, 0) || decides_logits(config, hardware);
 }
 
-void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
-                      Hardware hardware, const GpuOfRanks& gpu) {
+fsdp::EngineOptions decide_by_memory(const fsdp::FitQuestion& question, const Config& config,
+                                     Hardware hardware, const GpuOfRanks& gpu) {
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
   // Where CPUs compute, activations are in host memory already.
-  fsdp::decide_what_fits(
-      options, question,
+  return fsdp::decide_what_fits(
+      question,
       {.checkpointing = !config.activation.checkpointing,
        .offload = !config.activation.offload && hardware == Hardware::gpu,
        .micro_batch = !config.train.micro_batch,

@@ -47,10 +47,10 @@ struct GpuOfRanks {
   std::int64_t memory_bytes = 0;  ///< 0: not known; then as if it were 80 GiB
   int major = 0;                  ///< compute capability
 };
-/// Decides that, in `options`, which are those of the question: fsdp::decide_what_fits(), with room for attention
-/// of at most an eighth of the GPU's memory.
-void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
-                      Hardware hardware, const GpuOfRanks& gpu);
+/// The question's options with that decided: fsdp::decide_what_fits(), with room for attention of at most an eighth of the GPU's
+/// memory.
+fsdp::EngineOptions decide_by_memory(const fsdp::FitQuestion& question, const Config& config,
+                                     Hardware hardware, const GpuOfRanks& gpu);
 
 /// Of a run of so many steps.
 optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);

@@ -11,6 +11,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "train/placement_note.hpp"
 #include "train/run_warnings.hpp"
@@ -159,10 +160,12 @@ void RunReport::describe_gpu_memory() {
       bytes[4] > 0 ? fmt::format("; this process has {}", format_bytes(bytes[4])) : "");
 }
 
-double RunReport::mfu(double tokens_per_second) const {
-  const double peak = run_.compute.peak_flops(run_.engine->options().precision.compute);
+double RunReport::mfu(double tokens_per_second, double labels) const {
+  const fsdp::Engine& engine = *run_.engine;
+  const double peak = run_.compute.peak_flops(engine.options().precision.compute);
   if (peak == 0) return std::numeric_limits<double>::quiet_NaN();
-  return run_.inputs.model->flops_per_token(run_.config.data.seq_len) * tokens_per_second / peak;
+  return fsdp::flops_per_token(*run_.inputs.model, engine.options(), engine.compiled(), labels) *
+         tokens_per_second / peak;
 }
 
 std::int64_t RunReport::memory_bytes() const {

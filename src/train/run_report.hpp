@@ -41,8 +41,8 @@ class RunReport {
   /// Of its GPU's memory, what this rank's process has; -1 where the driver does not say, 0 on CPUs.
   std::int64_t gpu_process_bytes();
   /// Share of the device's peak that the model's arithmetic takes; not a number where the peak is unknown.
-  /// @param tokens_per_second of one rank
-  double mfu(double tokens_per_second) const;
+  /// @param tokens_per_second of one rank @param labels of a token, on average
+  double mfu(double tokens_per_second, double labels) const;
 
  private:
   std::string strategy_in_words() const;  ///< "hybrid_shard, 2 shard groups of 8 ranks each, 34 units"

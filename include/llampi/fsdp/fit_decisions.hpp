@@ -42,7 +42,7 @@ struct AvailableMemory {
 
 struct FitQuestion {
   const model::Model& model;
-  const EngineOptions& options;
+  EngineOptions options;
   const DeviceMesh& mesh;
   const device::OperationSizes& sizes;
   comm::Backend backend = comm::Backend::mpi;
@@ -76,11 +76,11 @@ struct KeptActivations {
   BlockCheckpointing checkpointing;
   bool offload_residuals = false;
   bool fits = true;
-  double added = 0;  ///< AddedFlops::total()
+  double added = 0;  ///< AddedSeconds::total()
 };
 /// As fitting_checkpointing(), with residuals in host memory if they may be there and that adds less, or also with what feed-forwards
 /// save, of up to as many blocks as the link can copy during computation.
-KeptActivations fitting_activations(const FitQuestion& question, bool may_offload);
+KeptActivations fitting_activations(FitQuestion question, bool may_offload);
 
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
 /// takes to have `enough` tokens. 1 where nothing fits.
@@ -98,9 +98,9 @@ struct Undecided {
   std::int64_t most_attention_room = 0;  ///< bytes; 0: `options.batch.attention_room` is decided
   bool logits = false;                   ///< `options.batch.logits_bytes`
 };
-/// Decides it, in the options that the question is of: recomputation, room for attention and micro-batches of up to 16384 tokens,
+/// The question's options with that decided: recomputation, room for attention and micro-batches of up to 16384 tokens,
 /// so that what they add together is least; if recomputation is given, micro-batches as large as fit. Then as much room as
 /// still fits, in whole MiB, then the logits of a micro-batch in as few chunks as possible if they still fit.
-void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
+EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided);
 
 }  // namespace llampi::fsdp

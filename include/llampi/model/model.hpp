@@ -170,9 +170,6 @@ class Model {
   /// Module type that the wrap policy `transformer` wraps.
   virtual std::string block_type() const = 0;
   virtual std::int64_t vocabulary() const = 0;
-  /// Forward and backward, per token, causal attention counted half, the input embedding not:
-  /// 6 * (matrix parameters) + 6 * layers * (Hq D) * seq_len.
-  virtual double flops_per_token(std::int64_t seq_len) const = 0;
 };
 
 /// Statistics of RMSNorm, softmax and RoPE tables: float32, or float64 where the activations are.

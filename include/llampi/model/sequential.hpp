@@ -32,8 +32,6 @@ class Sequential final : public Model {
   const std::vector<std::unique_ptr<Layer>>& layers() const override { return layers_; }
   std::string block_type() const override { return block_type_; }
   std::int64_t vocabulary() const override { return vocabulary_; }
-  /// 6 for each element of a matrix but those of the first module, which is taken for the embedding.
-  double flops_per_token(std::int64_t seq_len) const override;
 
  private:
   std::string block_type_;

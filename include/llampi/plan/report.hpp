@@ -94,7 +94,7 @@ struct Prediction {
   ComputeParts parts;
   StepTime time;
   double tokens = 0;         ///< of a step, over all ranks
-  double step_flops = 0;     ///< of a step and rank, as MFU counts them: Model::flops_per_token()
+  double step_flops = 0;     ///< of a step and rank, as MFU counts them: fsdp::flops_per_token()
   double peak_flops = 0;     ///< of a rank's device; 0: not known
   double budget_tokens = 0;  ///< of a whole run; 0: not asked for
   int ranks = 1;
@@ -209,7 +209,7 @@ struct PlanReport {
   bool attention_lacks_workspace =
       false;                        ///< that of whole sequences has too little: native kernels compute it
   bool offloads_residuals = false;  ///< likewise
-  fsdp::AddedFlops added;           ///< by both
+  fsdp::AddedSeconds added;         ///< by both
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
   std::string step_plan;                     ///< format_memory() of the step, which a run prints

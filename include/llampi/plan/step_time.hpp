@@ -46,7 +46,7 @@ struct StrategyTime {
 };
 
 /// Of each action of the step what it takes, nothing else under way. Layers share fsdp::forward_flops() in proportion
-/// to their matrices, and backward passes take what fsdp::flops_of() says; what only moves memory of the device (casts, sums, norm, update)
+/// to their matrices, and backward passes take what fsdp::of_action() says; what only moves memory of the device (casts, sums, norm, update)
 /// takes nothing. With Speed::costs, each action takes what its work costs. Copies between host and device have a link of their own.
 /// @param options, mesh those that `compiled` was compiled with
 /// @param work of each action, with Speed::costs: work_of_step()

@@ -259,11 +259,11 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
     const auto added = [&](const EngineOptions& options) {
       const auto compiled = compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl);
       EXPECT_LE(compiled.arena_bytes[0], bytes);
-      return added_flops(*long_model, options, compiled).total() + flops_of_pieces(options, compiled);
+      return added_seconds(*long_model, options, compiled).total() + seconds_of_pieces(options, compiled);
     };
-    EngineOptions chosen = options_;
-    decide_what_fits(chosen, {*long_model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
-                     {.checkpointing = true, .offload = true, .most_attention_room = most});
+    const EngineOptions chosen =
+        decide_what_fits({*long_model, options_, mesh_, *sizes, comm::Backend::nccl, fits},
+                         {.checkpointing = true, .offload = true, .most_attention_room = most});
     rooms.insert(chosen.batch.attention_room);
     for (int halvings = 0; halvings <= 5; ++halvings) {
       EngineOptions other = options_;
@@ -302,8 +302,8 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   };
   const auto cost = [&](const EngineOptions& options) {
     const auto program = compiled(options);
-    return added_flops(*model, options, program).total() +
-           flops_of_accumulation(options, program) * (options.micro_batches - 1);
+    return added_seconds(*model, options, program).total() +
+           seconds_of_accumulation(options, program) * (options.micro_batches - 1);
   };
   const auto levels = checkpointing_levels(*model);
   const std::int64_t least = compiled(divided(1, Checkpointing::full)).arena_bytes[0];
@@ -313,9 +313,9 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   for (int part = 0; part <= 10; ++part) {
     const std::int64_t bytes = least + (enough - least) * part / 10;
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
-    EngineOptions chosen = options_;
-    decide_what_fits(chosen, {*model, chosen, mesh_, *sizes, comm::Backend::nccl, fits},
-                     {.checkpointing = true, .micro_batch = true});
+    const EngineOptions chosen =
+        decide_what_fits({*model, options_, mesh_, *sizes, comm::Backend::nccl, fits},
+                         {.checkpointing = true, .micro_batch = true});
     EXPECT_EQ(chosen.batch.sequences * chosen.micro_batches, 32);
     EXPECT_LE(compiled(chosen).arena_bytes[0], bytes);
     sequences.insert(chosen.batch.sequences);
@@ -328,10 +328,10 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
           << part << ": " << chosen.batch.sequences << " or " << n;
     }
   }
-  EngineOptions chosen = options_;  // where nothing fits, what needs least is advised
+  // Where nothing fits, what needs least is advised.
   const auto never = [](const auto&, const DeviceMesh&) { return false; };
-  decide_what_fits(chosen, {*model, chosen, mesh_, *sizes, comm::Backend::nccl, never},
-                   {.checkpointing = true, .micro_batch = true});
+  const EngineOptions chosen = decide_what_fits({*model, options_, mesh_, *sizes, comm::Backend::nccl, never},
+                                                {.checkpointing = true, .micro_batch = true});
   EXPECT_EQ(chosen.batch.sequences, 1);
   EXPECT_GE(sequences.size(), 3U);
   EXPECT_GE(recomputed.size(), 3U);
@@ -346,7 +346,8 @@ TEST_F(Fit, CountsWhatAMicroBatchMoreAdds) {
     const auto compiled = compile_model(*model_, options_, mesh_, *device::make_cpu_sizes(1));
     const double bytes = elements * static_cast<double>(size_of(dtype));
     const double moved = ranks == 1 ? 2 * bytes : bytes + 2 * bytes / ranks;
-    EXPECT_NEAR(flops_of_accumulation(options_, compiled), 230 * moved, 230 * 0.02 * moved);
+    const double seconds = moved / 3e12;
+    EXPECT_NEAR(seconds_of_accumulation(options_, compiled), seconds, 0.02 * seconds);
   }
 }
 
@@ -363,10 +364,9 @@ TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
     return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto logits_in = [&](std::int64_t arena_bytes) {
-    EngineOptions options = options_;
     const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
-    decide_what_fits(options, {*model_, options, mesh_, *sizes, comm::Backend::nccl, fits}, {.logits = true});
-    return options.batch.logits_bytes;
+    return decide_what_fits({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, {.logits = true})
+        .batch.logits_bytes;
   };
   ASSERT_LT(arena_with(device::kLogitsBytes), arena_with(kAll));
   EXPECT_EQ(logits_in(arena_with(kAll)), kAll);
@@ -432,7 +432,7 @@ TEST_F(Fit, CountsFewerProductsWhereWeightsAreFrozen) {
   options_.checkpointing = Checkpointing::full;
   const auto recomputed_part = [&] {
     const auto compiled = compile_model(*model_, options_, mesh_, *device::make_cpu_sizes(1));
-    return added_flops(*model_, options_, compiled).recomputed_part();
+    return added_seconds(*model_, options_, compiled).recomputed_part();
   };
   const double blocks = 4 * (4 * 64 * 64 + 3 * 64 * 128), head = 100 * 64;
   EXPECT_NEAR(recomputed_part(), blocks / (3 * (blocks + head)), 1e-9);
@@ -443,14 +443,15 @@ TEST_F(Fit, CountsFewerProductsWhereWeightsAreFrozen) {
 
 TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   const double tokens = 8 * 64, attention = 4 * 64 * 64, feed_forward = 3 * 64 * 128, head = 100 * 64;
-  const double forward = forward_flops(4 * (attention + feed_forward) + head, tokens);
+  constexpr double kFlops = 685e12, kMemory = 3e12, kLink = 43e9;  // per second
+  const double forward = forward_flops(4 * (attention + feed_forward) + head, tokens) / kFlops;
   const auto added = [&](const BlockCheckpointing& checkpointing, bool residuals) {
     EngineOptions options = options_;
     options.micro_batches = 2;
     options.checkpointing = checkpointing;
     options.offload.residuals = residuals;
     const auto compiled = compile_model(*model_, options, mesh_, *device::make_cpu_sizes(1));
-    return added_flops(*model_, options, compiled);
+    return added_seconds(*model_, options, compiled);
   };
   const auto none = added(Checkpointing::selective, false);
   EXPECT_DOUBLE_EQ(none.needed, 2 * 3 * forward);
@@ -459,22 +460,23 @@ TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
   EXPECT_EQ(none.waiting, 0);
   // Two norms, and what goes into the last product: written by the backward pass, which reads in any case what they are made of.
   const double of_norm = 64, of_activation = 128;
-  const auto memory = [&](double of_all) { return 230 * 2 * tokens * 4 * of_all; };
+  const auto memory = [&](double of_all) { return 2 * tokens * 4 * of_all / kMemory; };
   EXPECT_DOUBLE_EQ(none.memory, memory(4 * (2 * of_norm + of_activation)));
   const auto some = added({Checkpointing::full, 1, Checkpointing::feed_forward}, false);
-  EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_flops(attention + 4 * feed_forward, tokens));
-  const double scores = 2 * 64 * 64 * tokens;  // attention of a block, of which the causal half counts
+  EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_flops(attention + 4 * feed_forward, tokens) / kFlops);
+  const double scores =
+      2 * 64 * 64 * tokens / kFlops;  // attention of a block, of which the causal half counts
   EXPECT_DOUBLE_EQ(some.attention, 2 * scores);
   // By forward passes, which read what they make it of: a norm as much as it writes, an activation twice that.
   EXPECT_DOUBLE_EQ(some.memory, memory((1 + 4) * 2 * of_norm + 3 * of_norm + 4 * 3 * of_activation));
   const auto copied = added(Checkpointing::selective, true);
   const double bytes = 6 * tokens * 64 * 4;  // into 3 of 4 blocks, twice in each, in float32
   // Copies take much longer than what is computed meanwhile, so each pass takes as long as they do, or a little less.
-  const double both_ways = 2 * 2 * 16'000 * bytes;
+  const double both_ways = 2 * 2 * bytes / kLink;
   EXPECT_LT(copied.waiting, both_ways);
-  const double norms_and_activations = 230 * tokens * 4 * 4 * (2 * 2 * of_norm + 3 * of_activation);
+  const double norms_and_activations = tokens * 4 * 4 * (2 * 2 * of_norm + 3 * of_activation) / kMemory;
   EXPECT_GT(copied.waiting, both_ways - 2 * (3 * forward + 4 * 3.5 * scores + 2.7 * norms_and_activations));
-  EXPECT_DOUBLE_EQ(copied.memory, none.memory + 230 * 2 * 2 * bytes);
+  EXPECT_DOUBLE_EQ(copied.memory, none.memory + 2 * 2 * bytes / kMemory);
   EXPECT_DOUBLE_EQ(copied.total(), copied.memory + copied.waiting);
 }
 
@@ -537,7 +539,8 @@ TEST_F(Fit, AutoFitsWheneverOneOfTheLevelsDoes) {
       EngineOptions options = options_;
       options.checkpointing = kept.checkpointing;
       options.offload.residuals = kept.offload_residuals;
-      return added_flops(*model, options, compile_model(*model, options, mesh_, *sizes, comm::Backend::nccl))
+      return added_seconds(*model, options,
+                           compile_model(*model, options, mesh_, *sizes, comm::Backend::nccl))
           .total();
     };
     const std::int64_t least = arena_with(Checkpointing::full, true),

@@ -62,7 +62,6 @@ class BadModel final : public model::Model {
   }
   std::string block_type() const override { return inner_->block_type(); }
   std::int64_t vocabulary() const override { return inner_->vocabulary(); }
-  double flops_per_token(std::int64_t seq_len) const override { return inner_->flops_per_token(seq_len); }
 
  private:
   std::unique_ptr<model::Model> inner_;

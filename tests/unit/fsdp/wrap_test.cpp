@@ -40,7 +40,6 @@ class Tree final : public model::Model {
   void fill_constant(int, const model::BufferSpec&, void*) const override {}
   std::string block_type() const override { return "Block"; }
   std::int64_t vocabulary() const override { return 0; }
-  double flops_per_token(std::int64_t) const override { return 0; }
 
  private:
   void add(std::string name, std::vector<std::int64_t> shape, int module) {

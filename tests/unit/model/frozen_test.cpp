@@ -75,7 +75,6 @@ class ObservedModel final : public Model {
   }
   std::string block_type() const override { return model_.block_type(); }
   std::int64_t vocabulary() const override { return model_.vocabulary(); }
-  double flops_per_token(std::int64_t seq_len) const override { return model_.flops_per_token(seq_len); }
 
   Frozen frozen;
   std::vector<Bits> gradients;  ///< in the order of the backward pass
