@@ -19,6 +19,7 @@
 #include "cli/plan_machine.hpp"
 #include "cli/plan_tuning.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/plan/memory_svg.hpp"
@@ -42,7 +43,6 @@ the speeds of the network override the machine's. With --tune it searches for th
 that fits.
 )";
 
-constexpr int kMostRanks = 65536;
 constexpr Range kGib{.low = 0, .high = 1e6};  // no machine has more; the same number in bytes is refused
 
 struct PlanRequest {
@@ -82,7 +82,7 @@ Spelled spelled_ranks_per_node(train::RunShape& target) {
 }
 
 std::vector<Option> options_of(PlanRequest& r) {
-  constexpr Range kRanks{.low = 1, .high = kMostRanks};
+  constexpr Range kRanks{.low = 1, .high = fsdp::kMostRanks};
   return {
       {"ranks", &r.shape.ranks, "ranks of the job", {.range = kRanks}},
       {"per-node",
@@ -178,8 +178,9 @@ void set_ranks(train::RunShape& shape) {
   if (shape.node_ranks.empty()) return;
   const std::int64_t ranks =
       std::accumulate(shape.node_ranks.begin(), shape.node_ranks.end(), std::int64_t{0});
-  if (ranks > kMostRanks)
-    throw_user_error("--per-node has {} ranks in total; llampi plan takes at most {}", ranks, kMostRanks);
+  if (ranks > fsdp::kMostRanks)
+    throw_user_error("--per-node has {} ranks in total; llampi plan takes at most {}", ranks,
+                     fsdp::kMostRanks);
   if (shape.ranks > 1 && shape.ranks != ranks)
     throw_user_error("--ranks {} is not the sum of --per-node {}, which is {}; leave --ranks out",
                      shape.ranks, fmt::format("{}", fmt::join(shape.node_ranks, ",")), ranks);
@@ -252,7 +253,8 @@ void predict(const PlanRequest& request, const train::CompiledRun& run, const Fi
       .parts = plan::parts_of(timed.work, *timed.speed.costs),
       .time = timed.time,
       .tokens = tokens,
-      .step_flops = run.model->flops_per_token(report.batch.seq_len) * tokens / report.machine.ranks,
+      .step_flops =
+          fsdp::flops_per_token(*run.model, run.options, run.compiled) * tokens / report.machine.ranks,
       .peak_flops = figures.share * plan::peak_of(*figures.machine, report.precision.compute),
       .budget_tokens = request.machine.tokens,
       .ranks = report.machine.ranks};

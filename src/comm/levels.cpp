@@ -2,6 +2,7 @@
 #include "comm/levels.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace llampi::comm {
@@ -23,15 +24,12 @@ std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector
 
 std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_member) {
   std::vector<std::vector<int>> nodes;
-  std::vector<int> seen;  // nodes, in the order of `nodes`
+  std::map<int, std::size_t> place_of_node;  // in `nodes`
   for (int member = 0; member < static_cast<int>(node_of_member.size()); ++member) {
     const int node = node_of_member[static_cast<std::size_t>(member)];
-    const auto known = static_cast<std::size_t>(std::ranges::find(seen, node) - seen.begin());
-    if (known == seen.size()) {
-      seen.push_back(node);
-      nodes.emplace_back();
-    }
-    nodes[known].push_back(member);
+    const auto [place, is_new] = place_of_node.try_emplace(node, nodes.size());
+    if (is_new) nodes.emplace_back();
+    nodes[place->second].push_back(member);
   }
   return nodes;
 }

@@ -89,8 +89,8 @@ void look_at_nodes(DeviceMesh& mesh, const std::vector<int>& node_of_rank) {
     inside_nodes = inside_nodes || comm::sums_inside_nodes(nodes);
   };
   for (const auto& members : mesh.shards) look(members, mesh.shards_sum_inside_nodes, mesh.shards_on_node);
-  for (const int rank : mesh.shards.front())
-    look(mesh.replicas_of(rank), mesh.replicas_sum_inside_nodes, mesh.replicas_on_node);
+  for (const auto& members : mesh.replicas())
+    look(members, mesh.replicas_sum_inside_nodes, mesh.replicas_on_node);
   mesh.ranks_on_node = most_on_a_node(node_of_rank);
   mesh.nodes = comm::format_nodes(node_of_rank);
 }
@@ -111,6 +111,14 @@ std::vector<int> DeviceMesh::replicas_of(int rank) const {
   std::vector<int> replicas;
   for (const auto& group : shards) replicas.push_back(group[index]);
   return replicas;
+}
+
+std::vector<std::vector<int>> DeviceMesh::replicas() const {
+  std::vector<std::vector<int>> groups(shards.front().size());
+  for (const auto& members : shards) {
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].push_back(members[i]);
+  }
+  return groups;
 }
 
 DeviceMesh make_device_mesh(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
@@ -144,17 +152,10 @@ std::string lists_of_ranks(const std::vector<std::vector<int>>& lists) {
   return fmt::format("{}{}", fmt::join(parts, " | "), lists.size() > kShown ? " | ..." : "");
 }
 
-std::vector<std::vector<int>> replicate_groups(const DeviceMesh& mesh) {
-  std::vector<std::vector<int>> replicas;
-  for (const int rank : mesh.shards.front()) replicas.push_back(mesh.replicas_of(rank));
-  return replicas;
-}
-
 }  // namespace
 
 std::string format_groups(const DeviceMesh& mesh) {
-  return fmt::format("shards {}; replicas {}", lists_of_ranks(mesh.shards),
-                     lists_of_ranks(replicate_groups(mesh)));
+  return fmt::format("shards {}; replicas {}", lists_of_ranks(mesh.shards), lists_of_ranks(mesh.replicas()));
 }
 
 std::string describe_mesh(const DeviceMesh& mesh) {
@@ -163,7 +164,7 @@ std::string describe_mesh(const DeviceMesh& mesh) {
   if (replicas == 1) return fmt::format("device mesh: 1 shard group of all {} ranks, no replicas", shards);
   if (shards == 1) return fmt::format("device mesh: no shards, each of the {} ranks is a replica", replicas);
   return fmt::format("device mesh {} x {}: {} shard groups ({}), {} replicate groups ({})", replicas, shards,
-                     replicas, lists_of_ranks(mesh.shards), shards, lists_of_ranks(replicate_groups(mesh)));
+                     replicas, lists_of_ranks(mesh.shards), shards, lists_of_ranks(mesh.replicas()));
 }
 
 std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& mesh, comm::Reduction reduction) {

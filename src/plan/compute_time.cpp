@@ -279,7 +279,8 @@ class StepCounter {
     } else if (action.op == Op::update) {
       update(action, device);
     } else if (action.op == Op::cast_params || action.op == Op::cast_grads || action.op == Op::add ||
-               action.op == Op::fp8_cast || action.op == Op::transpose || is_copy(action)) {
+               action.op == Op::fp8_cast || action.op == Op::transpose || is_copy(action) ||
+               (copies_for_host(action) && !on_gpu_)) {
       local(action, device);
     }
     if (sums(action)) {
@@ -370,6 +371,11 @@ class StepCounter {
     using fsdp::Op;
     return on_gpu_ && options_.reduction == comm::Reduction::tree && ranks_of(action) > 1 &&
            (action.op == Op::reduce || action.op == Op::reduce_scatter || action.op == Op::all_reduce);
+  }
+
+  /// Where CPUs compute, they copy too.
+  static bool copies_for_host(const fsdp::Action& action) {
+    return action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h;
   }
 
   /// A collective of one rank, unless it is in place.

@@ -173,18 +173,18 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
   // Attention is divided among the layers.
   const double seconds_of_a_flop =
       by_flops ? fsdp::forward_flops(model, options, compiled) / matrices / speed.flops_per_second : 0;
-  std::vector<std::vector<int>> replica_groups;
-  for (const int rank : mesh.shards.front()) replica_groups.push_back(mesh.replicas_of(rank));
   const GroupShape shards = slowest_shape(mesh.shards, speed),
-                   replicas = slowest_shape(replica_groups, speed);
+                   replicas = slowest_shape(mesh.replicas(), speed);
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
     if (fsdp::is_of_layer(action)) {
-      return {{Resource::device, 0, seconds_of_a_flop * fsdp::flops_of(action, flops_of_layers)}};
+      return {{Resource::device, 0, seconds_of_a_flop * fsdp::of_action(action, flops_of_layers)}};
     }
-    if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
+    if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h) {
+      if (speed.backend == comm::Backend::mpi) return {};  // CPUs copy by themselves: ActionWork has it
       return {{Resource::own, bytes / speed.host_link_bytes_per_second}};
+    }
     if (action.ranks == fsdp::Ranks::self) return {};
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
     if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)

@@ -55,8 +55,8 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   comm::agree(world, [&] { own = state_sums(device, pieces, engine); });
   // Four bytes of each rank; the sums of all parameters only where they differ.
   const auto digests = comm::all_gather_value(world, io::crc32_of(std::as_bytes(std::span(own))));
-  const bool all_equal = std::ranges::all_of(mesh.shards.front(), [&](int rank) {
-    const auto replicas = mesh.replicas_of(rank);
+  const auto groups = mesh.replicas();
+  const bool all_equal = std::ranges::all_of(groups, [&](const auto& replicas) {
     return std::ranges::all_of(replicas, [&](int replica) {
       return digests[static_cast<std::size_t>(replica)] ==
              digests[static_cast<std::size_t>(replicas.front())];
@@ -67,8 +67,7 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   const auto hosts = world.all_gather(world.topology().host);
   const auto& units = engine.compiled().units;
   std::string text;
-  for (const int rank : mesh.shards.front()) {
-    const auto replicas = mesh.replicas_of(rank);
+  for (const auto& replicas : groups) {
     const auto differing = outvoted(replicas, sums);
     if (differing.empty()) continue;
     const auto parameter = first_difference(replicas, sums);

@@ -34,6 +34,8 @@ inline bool reshards_after_forward(Strategy s) {
   return s == Strategy::full_shard || s == Strategy::hybrid_shard;
 }
 
+constexpr int kMostRanks = 65536;  ///< that are planned for
+
 /// Shard groups in order; all have the same size, every rank is in one. Ranks with the same index in their
 /// groups are replicas.
 struct DeviceMesh {
@@ -52,6 +54,8 @@ struct DeviceMesh {
   int replica_count() const { return static_cast<int>(shards.size()); }
   const std::vector<int>& shards_of(int rank) const;
   std::vector<int> replicas_of(int rank) const;
+  /// As many replicate groups as a shard group has ranks, in their order.
+  std::vector<std::vector<int>> replicas() const;
 };
 
 /// @param node_of_rank the node of each rank of the world

@@ -6,7 +6,9 @@
 
 #include <utility>
 
+#include "llampi/fsdp/added_work.hpp"
 #include "llampi/model/llama.hpp"
+#include "llampi/plan/step_time.hpp"
 
 namespace llampi::test {
 namespace {
@@ -15,7 +17,7 @@ using namespace plan;
 
 struct CountedStep {
   explicit CountedStep(const fsdp::BlockCheckpointing& checkpointing = {}, int micro_batches = 1,
-                       int ranks = 1) {
+                       int ranks = 1, fsdp::Offload offload = {}) {
     model::LlamaConfig config;
     config.vocab_size = 1000;
     config.hidden_size = 64;
@@ -29,6 +31,7 @@ struct CountedStep {
     options.batch = {2, 16};
     options.micro_batches = micro_batches;
     options.checkpointing = checkpointing;
+    options.offload = offload;
     options.parameter_groups = optim::parameter_groups(model->parameters(), {});
     mesh = fsdp::make_device_mesh(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
     const auto sizes = device::make_cpu_sizes(1);
@@ -51,11 +54,11 @@ struct CountedStep {
 TEST(ComputeTime, CountsTheOperationsThatTheModelHas) {
   for (const int micro_batches : {1, 3}) {
     const CountedStep step({}, micro_batches);
-    // Model::flops_per_token() counts attention as three times its forward pass; the backward pass has five products for two.
+    // fsdp::flops_per_token() counts attention as three times its forward pass; the backward pass has five products for two.
     const double attention = step.sum[Term::attention_forward];
     EXPECT_DOUBLE_EQ(step.sum[Term::attention_native], 2.5 * attention);
     EXPECT_NEAR(step.sum[Term::product_float32] + 3 * attention,
-                step.model->flops_per_token(16) * 32 * micro_batches, 1);
+                fsdp::flops_per_token(*step.model, step.options, step.compiled) * 32 * micro_batches, 1);
   }
 }
 
@@ -93,6 +96,27 @@ TEST(ComputeTime, RecomputationIsTheForwardPassOnceMore) {
   EXPECT_DOUBLE_EQ(full.recomputed[Term::attention_forward], none.sum[Term::attention_forward]);
   EXPECT_DOUBLE_EQ(full.sum[Term::product_float32] - full.recomputed[Term::product_float32],
                    none.sum[Term::product_float32]);
+}
+
+// There is no link, and nothing that copies beside the computation.
+TEST(ComputeTime, CpusCopyWhatIsOffloaded) {
+  const CountedStep none, offloaded({}, 1, 1, {.optimizer = true, .params = true});
+  double copied = 0;
+  for (const fsdp::Action& action : offloaded.compiled.step.actions) {
+    const bool copies = action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h;
+    copied += copies ? static_cast<double>(action.bytes) : 0;
+  }
+  EXPECT_GT(copied, 0);
+  EXPECT_NEAR(offloaded.sum[Term::array_bytes], none.sum[Term::array_bytes] + 2 * copied, 0.01 * copied);
+  Speed speed;
+  speed.node_of_rank = {0};
+  speed.costs = Terms();
+  speed.backend = comm::Backend::mpi;
+  const auto phases = action_phases(*offloaded.model, offloaded.options, offloaded.mesh, offloaded.compiled,
+                                    speed, offloaded.work);
+  for (const Phases& of_action : phases) {
+    for (const Phase& phase : of_action) EXPECT_NE(phase.resource, Resource::own);
+  }
 }
 
 TEST(ComputeTime, AnUpdateIsOfTheShard) {

@@ -341,9 +341,9 @@ TEST(MemoryReport, AddsUpByPurposeArenaAndLife) {
   };
   add(fsdp::Purpose::inputs, fsdp::Arena::device, 1, {});
   add(fsdp::Purpose::inputs, fsdp::Arena::host, 10, {});
-  add(fsdp::Purpose::inputs, fsdp::Arena::device, 100, {{0, 1, 1}});
-  add(fsdp::Purpose::saved, fsdp::Arena::device, 1000, {{1, 2, 2}});
-  add(fsdp::Purpose::inputs, fsdp::Arena::device, 5, {{0, 0, 0}, {2, 2, 2}});
+  add(fsdp::Purpose::inputs, fsdp::Arena::device, 100, {{0, 1}});
+  add(fsdp::Purpose::saved, fsdp::Arena::device, 1000, {{1, 2}});
+  add(fsdp::Purpose::inputs, fsdp::Arena::device, 5, {{0, 0}, {2, 2}});
   EXPECT_EQ(fsdp::peak_action(program), std::nullopt) << "no actions yet";
   for (int i = 0; i < 3; ++i) program.actions.push_back({.op = fsdp::Op::forward});
   const auto rows = fsdp::bytes_by_purpose(program);
