@@ -217,7 +217,7 @@ struct Engine::Impl {
   /// Page-locked: neither copy of the scalars holds the host up.
   device::Memory transit = allocate_transit();
   StateViews views{model, options, compiled, arenas, *shards, *replicas};
-  Snapshot snapshot{device};
+  Snapshot snapshot{device, compiled, views, arenas};
   std::vector<Fp8WeightPlace> fp8_weights =
       find_fp8_weights(compiled.specs, compiled.units, model.parameters());
   RankContext context{
@@ -349,7 +349,7 @@ std::vector<StatePiece> Engine::pieces_to_save() const { return impl_->views.to_
 
 std::vector<StatePiece> Engine::snapshot() {
   require(options().snapshot, "a snapshot without room in the plan");
-  impl_->snapshot.take(compiled(), impl_->views, impl_->arenas);
+  impl_->snapshot.take(impl_->views);
   return impl_->views.in_snapshot();
 }
 

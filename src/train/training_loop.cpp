@@ -90,10 +90,11 @@ bool TrainingLoop::step(const Batches& batches, data::Loader& loader, Batches& n
   StepMetrics& metrics = done->metrics;
   metrics.data_seconds = data_seconds;
   metrics.step_seconds = last_seconds_;
-  metrics.tokens_per_second =
-      static_cast<double>(run_.config.train.global_batch * run_.config.data.seq_len) / last_seconds_;
+  const auto tokens = static_cast<double>(run_.config.train.global_batch * run_.config.data.seq_len);
+  metrics.tokens_per_second = tokens / last_seconds_;
   metrics.tokens_per_second_per_rank = metrics.tokens_per_second / run_.world.size();
-  metrics.mfu = run_.report->mfu(metrics.tokens_per_second_per_rank);
+  metrics.mfu =
+      run_.report->mfu(metrics.tokens_per_second_per_rank, static_cast<double>(metrics.tokens) / tokens);
   metrics.checkpoint_stall_seconds = run_.saver->take_stall_seconds();
   metrics.time = unix_seconds();
   const bool now = must_know_now(metrics);
@@ -157,7 +158,7 @@ std::optional<TrainingLoop::UnreportedStep> TrainingLoop::compute_step(std::int6
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++run_.state.optimizer_steps;
     if (scales_loss(run_.config)) scale_loss(step, !std::isfinite(result.grad_norm));
-    if (step == first_step_) {
+    if (!std::exchange(has_described_memory_, true)) {
       run_.report->describe_memory();
       run_.journal.memory(run_.report->used_bytes());
     }
@@ -266,7 +267,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   UnreportedStep step = *std::exchange(unreported_, std::nullopt);
   StepMetrics& metrics = step.metrics;
   if (metrics.tokens > 0) slowest_step_seconds_ = 1e-6 * static_cast<double>(of_all.step_microseconds);
-  give_steps_time();
+  give_steps_time(metrics.step);
   if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
   if (metrics.tokens > 0 && run_.config.fsdp.product_dtype == ProductDtype::fp8)
     note_fp8(metrics, of_all.fp8);
@@ -287,16 +288,18 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
   check_finite(step);
 }
 
-/// A GPU shows nothing of a step until its end, least of all of a replayed one: long steps are not a standstill.
-void TrainingLoop::give_steps_time() {
+/// A GPU shows nothing of a step until its end, least of all of a replayed one: after a long step, another one is no standstill.
+void TrainingLoop::give_steps_time(std::int64_t step) {
+  const double limit = run_.config.run.watchdog_seconds;
   if (run_.watchdog == nullptr || !run_.compute.on_gpu()) return;
-  if (2 * slowest_step_seconds_ <= watchdog_seconds_) return;
-  watchdog_seconds_ = 3 * slowest_step_seconds_;
-  run_.watchdog->allow_steps_of(watchdog_seconds_);
+  const bool is_long = 2 * slowest_step_seconds_ > limit;
+  run_.watchdog->allow_steps_of(is_long ? 3 * slowest_step_seconds_ : 0);
+  // The first step of a job does more than others.
+  if (!is_long || step == first_step_ || std::exchange(has_warned_of_long_steps_, true)) return;
   run_.log.warning(
-      "run.watchdog_seconds = {:g} is short for steps of {:.1f} s, during which a GPU shows no progress: the watchdog "
-      "waits {:.1f} s for one",
-      run_.config.run.watchdog_seconds, slowest_step_seconds_, watchdog_seconds_);
+      "run.watchdog_seconds = {:g} is short for steps of {:.1f} s, during which a GPU shows no progress: the watchdog waits "
+      "three times as long as the last step took",
+      limit, slowest_step_seconds_);
 }
 
 /// Whether something follows that needs the losses of all ranks, or what they have to say.

@@ -62,7 +62,7 @@ class TrainingLoop {
   void finish_agreement();
   void report_last_step(const StepFacts& of_all);
   void report_unreported_step();
-  void give_steps_time();
+  void give_steps_time(std::int64_t step);
   bool must_know_now(const StepMetrics& metrics) const;
   bool all_told_to_stop();
   bool steps_are_long() const;
@@ -98,11 +98,12 @@ class TrainingLoop {
   StepAgreement agreement_;
   StepTraces traces_;
   NotFiniteSteps not_finite_;
-  std::int64_t first_step_ = 0;      ///< that this job runs
-  std::int64_t compared_step_ = -1;  ///< at which replicas were equal
-  double evaluation_seconds_ = 0;    ///< of the slowest so far
-  std::exception_ptr failure_;       ///< of this rank, not yet known to the others
-  std::exception_ptr data_failure_;  ///< likewise, but of reading the data of the step after this one
+  std::int64_t first_step_ = 0;        ///< that this job runs
+  bool has_described_memory_ = false;  ///< after the first step with labels
+  std::int64_t compared_step_ = -1;    ///< at which replicas were equal
+  double evaluation_seconds_ = 0;      ///< of the slowest so far
+  std::exception_ptr failure_;         ///< of this rank, not yet known to the others
+  std::exception_ptr data_failure_;    ///< likewise, but of reading the data of the step after this one
   std::exception_ptr
       save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
   bool saves_again_ = false;  ///< after this step, as the last save in the background failed
@@ -111,7 +112,7 @@ class TrainingLoop {
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double last_seconds_ = 0;          ///< of the last step, on this rank; 0: there was none
   double slowest_step_seconds_ = 0;  ///< of any rank, in the last step that was reported; 0: none was
-  double watchdog_seconds_ = run_.config.run.watchdog_seconds;  ///< that it lets a step be without movement
+  bool has_warned_of_long_steps_ = false;
   bool some_failed_ = false;  ///< some rank had a failure when the ranks last told each other
   bool warned_of_fp8_ = false;
 };

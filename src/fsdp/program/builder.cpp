@@ -223,13 +223,17 @@ class Builder {
     return copy;
   }
 
+  std::vector<bool>& returned_of(const HostStay& stay) {
+    return stay.payload == CopyPayload::residual ? has_returned_ : saved_has_returned_;
+  }
+
   void emit_departures(int e) {
     for (const int i : at_[e].leaves) {
       const HostStay& stay = schedule_.host_stays[i];
       Action copy = copy_of(stay, schedule_.events[e].micro_batch, Op::d2h, Place::made, Place::on_host);
       copy.waits = {list_.last_compute};
       copied_out_[i] = list_.push(std::move(copy));
-      if (stay.payload == CopyPayload::residual) has_returned_[stay.layer] = false;
+      returned_of(stay)[stay.layer] = false;
     }
   }
 
@@ -249,7 +253,7 @@ class Builder {
     for (const int i : at_[e].read) {
       const HostStay& stay = schedule_.host_stays[i];
       waits.push_back(copied_back_[i]);
-      (stay.payload == CopyPayload::residual ? has_returned_ : saved_has_returned_)[stay.layer] = true;
+      returned_of(stay)[stay.layer] = true;
     }
   }
 

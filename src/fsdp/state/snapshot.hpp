@@ -10,10 +10,11 @@ namespace llampi::fsdp {
 
 class Snapshot {
  public:
-  explicit Snapshot(device::Device& device) : device_(device) {}
+  /// Its room is in use from now on.
+  Snapshot(device::Device& device, const CompiledModel& compiled, const StateViews& views, Arenas& arenas);
 
   /// Issues the copies, after all that was issued on the streams that write state.
-  void take(const CompiledModel& compiled, const StateViews& views, Arenas& arenas);
+  void take(const StateViews& views);
   /// Until the copies are complete. Any thread may wait, as long as no other snapshot is taken.
   void wait() const { device_.wait_in_any_thread(copied_); }
   /// No update has been issued since the last one was taken.

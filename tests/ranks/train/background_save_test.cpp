@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <regex>
+
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
@@ -56,7 +58,16 @@ TEST_F(Train, TellsHowLongASaveHeldItUp) {
   Config c = config("async");
   c.checkpoint.async = true;
   c.train.steps = 9;
-  ASSERT_EQ(run(c), Outcome::done);
+  std::string memory;
+  ASSERT_EQ(run(c, keeping_log([&](const std::string& line) {
+                  if (line.starts_with("memory per rank: planned ")) memory = line;
+                })),
+            Outcome::done);
+  std::smatch bytes;
+  if (world().rank() == 0) {
+    ASSERT_TRUE(std::regex_search(memory, bytes, std::regex("planned (.*), used (.*);")));
+    EXPECT_EQ(bytes[2], bytes[1]) << "with the room for the copy";
+  }
   const auto lines = metrics("async");
   ASSERT_EQ(lines.size(), 9);
   for (const auto& line : lines) {
