@@ -64,7 +64,8 @@ function(llampi_test_properties test ranks labels timeout)
   if(test MATCHES "^(unit|ranks|system)_")
     list(PREPEND labels ${CMAKE_MATCH_1})
   endif()
-  set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${environment}")
+  # Those that may take longest begin first, also where ctest does not know yet how long they take.
+  set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} COST ${timeout} LABELS "${labels}" ENVIRONMENT "${environment}")
 endfunction()
 
 # What tests are compiled with: -O1, since it takes longer to compile them than to run them. What they test is optimized all the same.
