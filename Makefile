@@ -4,7 +4,7 @@
 # Variables, as in `make test WERROR=ON`:
 #   build, test   WERROR=ON|OFF GEMM=onednn|cblas CUDA=AUTO|ON|OFF BUILD_TYPE=Release|Debug CMAKE_FLAGS=... (CMake keeps
 #                 them in the build folder until changed), JOBS=N
-#   test          TEST_JOBS=N at a time: two more than JOBS, for ranks wait for each other and drills for the moment
+#   test          TEST_JOBS=N at a time: two more than twice JOBS, for ranks wait for each other and drills for the moment
 #   install       PREFIX=...
 #   test-cluster  SCENARIOS="chain node ...": see tests/system/cluster/cluster_test.sh
 #   fuzz          SECONDS=N for each parser, CLANGXX=clang++
@@ -21,7 +21,7 @@ CMAKE_FLAGS =
 BUILD = build
 PREFIX = /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
-TEST_JOBS = $(shell echo $$(($(JOBS) + 2)))
+TEST_JOBS = $(shell echo $$((2 * $(JOBS) + 2)))
 SECONDS = 60
 SCENARIOS =
 CLANGXX = clang++
@@ -34,14 +34,14 @@ sources = find $(wildcard include src tests emulator bench examples) -name '*.hp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run finetune test test-cluster fuzz sanitize install bundle format format-check shellcheck tidy \
+.PHONY: help setup configure program example-program build run finetune test test-cluster fuzz sanitize install bundle format format-check shellcheck tidy \
         docs manual options clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what the build needs and is missing, or say what to install
-	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run finetune program install test-cluster,$(MAKECMDGOALS)),--tests)
+	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run finetune program example-program install test-cluster,$(MAKECMDGOALS)),--tests)
 	@CUDA=$(CUDA) scripts/fetch-cudnn-frontend.sh $(BUILD)/cudnn-frontend
 
 configure: setup
@@ -51,12 +51,16 @@ build: configure ## build/llampi and the tests
 	@$(cmake) --build $(BUILD) --parallel $(JOBS)
 
 program: configure ## build the program alone, without the tests, which take longer
-	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target llampi
+	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target program
 
-run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
+# What the examples start: without a GPU here, the GPU code, if it has not been built yet, is left for `make program` or `make build`.
+example-program: configure
+	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg $(BUILD)/libllampi_cuda.so),program,llampi)
+
+run: example-program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
 	@LLAMPI=$(BUILD)/llampi scripts/run-example.sh
 
-finetune: program ## fine-tune a small Llama on questions that come with it, printing each command
+finetune: example-program ## fine-tune a small Llama on questions that come with it, printing each command
 	@LLAMPI=$(BUILD)/llampi scripts/finetune-example.sh
 
 test: build ## run the tests, all but the long ones
