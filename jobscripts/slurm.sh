@@ -77,9 +77,12 @@ read_settings
 # When one rank has ended, the others have 30 seconds: enough to leave with status 75 together, and the end of a job
 # whose rank died. --kill-on-bad-exit=1 would kill ranks that leave a little later, and the status would not be 75.
 if ((${#container[@]})); then export PMIX_MCA_gds=${PMIX_MCA_gds:-hash}; fi # its other ways use files that a container does not see
-# srun does not take the CPUs from the job by itself. Not SRUN_CPUS_PER_TASK: the srun of a site file's mpirun would take it.
-start_command srun --mpi=pmix --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=0 --wait=30
+start_command srun --mpi=pmix --kill-on-bad-exit=0 --wait=30
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+case ${launch[0]##*/} in
+mpirun | mpiexec) ;; # starts its daemons with srun: each is to have the CPUs of all tasks of its node
+*) export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} ;; # srun no longer takes it from the job by itself
+esac
 if [[ ${SLURM_NTASKS_PER_NODE:-} =~ ^[0-9]+$ ]]; then warn_of_idle_gpus "${SLURM_GPUS_ON_NODE:-0}" "$SLURM_NTASKS_PER_NODE"; fi
 prepare_run "$SLURM_JOB_NAME" "${SLURM_ARRAY_TASK_ID:-}" "$@"
 

@@ -130,11 +130,11 @@ void run(comm::World& world, const std::filesystem::path& file) {
   const auto evaluate = [&](fsdp::Engine& of) { return mean(of.evaluate(make_batch(0, world.rank()))); };
   const double loss = evaluate(engine);
   const auto tensors = checkpoint::tensor_infos(engine);
-  const auto pieces = checkpoint::tensor_pieces(engine.pieces_to_save());
+  const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save());
   checkpoint::save_checkpoint(world, compute.device(), file, {tensors, pieces, {.step = 100}, {}});
   fsdp::Engine other(model, compute.device(), *compute.host, compute.world(), options);  // all zero
   checkpoint::load_checkpoint(world, compute.device(), file, tensors,
-                              checkpoint::tensor_pieces(other.pieces_to_load()));
+                              checkpoint::tensor_pieces(other, other.pieces_to_load()));
   log.info("loss {:.6f}, and from {} {:.6f}", loss, file.string(), evaluate(other));
   if (evaluate(other) != loss) throw Error("the model that was loaded is not the one that was saved");
 }

@@ -185,12 +185,17 @@ Json describe_tokens(const fs::path& path) {
   return json;
 }
 
-/// Of the safetensors files that are read, without their index; null where one is missing, with a warning that names those.
+/// Of the safetensors files that are read, without their index; null where one is missing, with a warning that names those which an
+/// index has. Without one a folder may be meant as a configuration alone.
 Json weights_bytes(const fs::path& folder) {
   std::uintmax_t bytes = 0;
   std::vector<std::string> missing;
+  bool has_index = false;
   for (const auto& file : checkpoint::weights_files(folder)) {
-    if (file.extension() == ".json") continue;
+    if (file.extension() == ".json") {
+      has_index = true;
+      continue;
+    }
     const Json more = file_bytes(file);
     if (more.is_null()) {
       missing.push_back(file.filename().string());
@@ -199,6 +204,7 @@ Json weights_bytes(const fs::path& folder) {
     }
   }
   if (missing.empty()) return bytes;
+  if (!has_index) return {};
   console_log(true, stderr)
       .warning("{} is incomplete: {}{} not there; fetch the folder again", folder.string(), missing.front(),
                missing.size() == 1
@@ -208,9 +214,8 @@ Json weights_bytes(const fs::path& folder) {
 }
 
 Json describe_folder(const fs::path& folder) {
-  return {{"kind", "Hugging Face folder"},
-          {"weights_bytes", weights_bytes(folder)},
-          {"model", describe_model(model::LlamaConfig::read(folder))}};
+  const Json model = describe_model(model::LlamaConfig::read(folder));  // first: it may be none
+  return {{"kind", "Hugging Face folder"}, {"weights_bytes", weights_bytes(folder)}, {"model", model}};
 }
 
 /// Throws if a file is not as it was written, or if nothing can tell.

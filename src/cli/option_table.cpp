@@ -51,7 +51,7 @@ Table run_options(train::Config& c) {
       {"run.watchdog_seconds",
        &c.run.watchdog_seconds,
        "end the job with a report if a rank sends no heartbeat, or no rank makes progress, for this many "
-       "seconds; 0: off. On GPUs a step may take three times as long as the slowest before. Choose 0 while a debugger holds a rank",
+       "seconds; 0: off. On GPUs, after a step that took more than half of that: three times that step. Choose 0 while a debugger holds a rank",
        {.range = kAtLeastZero}},
       {"run.verify_replicas_every",
        &c.run.verify_replicas_every,

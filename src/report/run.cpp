@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -250,8 +251,11 @@ void RunReader::read_flight_records() {
   }
   const auto record = json::parse(text_if_there(newest), nullptr, false);
   if (!record.is_object() || text_of(record, "reason").empty()) return;
+  // Of an alarm that has passed there is one too, and the job has written since.
   constexpr double kSecond = 1;  // it has whole ones
-  if (seconds_of_utc(text_of(record, "written")) + kSecond >= start->time)
+  const double last_line =
+      std::fmax(run_.history.back().time, run_.steps.time.empty() ? 0 : run_.steps.time.back());
+  if (seconds_of_utc(text_of(record, "written")) + kSecond >= last_line)
     run_.killed_by = text_of(record, "reason");
 }
 
@@ -262,6 +266,11 @@ void RunReader::read_traces() {
   TraceTimes times = read_trace_times(traces_);
   run_.trace = std::move(times.ranks);
   run_.traces_left_out = std::move(times.left_out);
+  run_.trace_time = kUnknown;
+  for (const auto& file : traces_.files) {
+    const auto since_1970 = std::chrono::file_clock::to_sys(file.changed).time_since_epoch();
+    run_.trace_time = std::fmax(run_.trace_time, std::chrono::duration<double>(since_1970).count());
+  }
 }
 
 Run read_run(const fs::path& folder) {

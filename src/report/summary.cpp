@@ -72,7 +72,8 @@ std::optional<TracedRanks> traced_ranks_of(const Run& run) {
   TracedRanks traced{.first_step = std::ranges::min(run.trace, {}, &RankTimes::first_step).first_step,
                      .last_step = std::ranges::max(run.trace, {}, &RankTimes::last_step).last_step};
   for (const auto& event : run.history) {
-    if (event.kind == HistoryEvent::Kind::start) traced.is_of_earlier_job = event.step >= traced.last_step;
+    if (event.kind == HistoryEvent::Kind::start)
+      traced.is_of_earlier_job = event.step >= traced.last_step || run.trace_time < event.time;
   }
   if (run.ranks > 0 && std::ssize(run.trace) > run.ranks) traced.is_of_earlier_job = true;  // which had more
   std::vector<double> compute;

@@ -94,10 +94,13 @@ std::vector<SavedCheckpoint> saved_checkpoints(const std::filesystem::path& run_
     try {
       const auto event = json.value("event", "");
       if (event == "start" && json.value("step", std::int64_t{-1}) == 0) saved.clear();
-      if (event == "checkpoint")
-        saved.push_back({.step = json.at("step"),
-                         .file = run_dir / json.at("file").get<std::string>(),
-                         .time = json.at("time")});
+      if (event == "checkpoint") {
+        const std::string place = json.at("file");
+        saved.push_back(
+            {.step = json.at("step"),
+             .file = place.starts_with("checkpoints/") ? run_dir / place : std::filesystem::path(place),
+             .time = json.at("time")});
+      }
     } catch (const nlohmann::json::exception&) {  // no line of this program
     }
   }

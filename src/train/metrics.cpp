@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -108,6 +109,16 @@ std::string to_json(const StepMetrics& m) {
 
 std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
   return fmt::format(R"({{"step": {}, "eval_loss": {}, "time": {:.3f}}})", step, number(eval_loss), time);
+}
+
+std::int64_t last_step_in(const std::filesystem::path& metrics) {
+  std::int64_t last = 0;
+  std::istringstream text(text_of(metrics));
+  for (std::string line; std::getline(text, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("step") && json["step"].is_number_integer()) last = json["step"];
+  }
+  return last;
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log)

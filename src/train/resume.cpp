@@ -77,6 +77,12 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
                     place));
   }
   if (fs::is_directory(files.back(), ignored)) {
+    if (const auto vanished = vanished_checkpoint(place)) {
+      return newest_that_began_from(
+          config, refused, log, "has no checkpoint",
+          fmt::format("run.resume = {}: its newest checkpoint, {}, is gone, and no other one is left", place,
+                      vanished->text));
+    }
     return newest_that_began_from(
         config, refused, log, "has no checkpoint",
         fmt::format(
@@ -92,7 +98,11 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
   if (reason)
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
-  if (!own || own->summary.state.step <= given.summary.state.step) return given;
+  if (!own || own->summary.state.step <= given.summary.state.step) {
+    if (files.back() != place && !same_place(config.run.dir, place))  // the newest of that run
+      warn_if_newest_vanished(place, given.file, given.summary.state.step, log);
+    return given;
+  }
   if (!same_place(beginning_of(*own), place) && !same_place(config.run.dir, place)) {
     throw_user_error(
         "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
@@ -108,7 +118,7 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,
                                           const Log& log) {
   if (config.run.resume.mode == ResumeFrom::Mode::automatic)
-    return newest_of_run(config.run.dir, config.checkpoint.fallback_dir, refused, log);
+    return checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
   if (config.run.resume.mode == ResumeFrom::Mode::file) return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
@@ -157,7 +167,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   if (const auto vanished = vanished_checkpoint(config.run.dir))
     log.warning(
         "the run begins again at step 1: its newest checkpoint, {}, is gone, and no other one is left",
-        *vanished);
+        vanished->text);
   const Config defaults;
   if (same_place(config.run.dir, defaults.run.dir))
     log.info("run.dir is not given: the run is kept in {}", config.run.dir);
@@ -224,6 +234,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
   if (checkpoint->file != config.run.resume.file)  // which the user has chosen
     checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
+  warn_if_newest_vanished(config.run.dir, checkpoint->file, checkpoint->summary.state.step, log);
   if (!checkpoint->summary.has_checksums) {
     log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
              checkpoint->file.string());

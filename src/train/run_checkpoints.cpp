@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <system_error>
 
+#include "llampi/checkpoint/newest.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -22,26 +25,17 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-/// As one working folder sees it.
+/// The same for all names of a file.
 fs::path whole_path(const fs::path& path) {
   std::error_code ignored;
-  return fs::absolute(path, ignored).lexically_normal();
+  const fs::path absolute = fs::absolute(path, ignored), canonical = fs::weakly_canonical(absolute, ignored);
+  return canonical.empty() ? absolute : canonical;
 }
 
 /// Of the last job of the run; empty if it had none.
 std::string noted_fallback_dir(const fs::path& run_dir) {
   const fs::path config = run_dir / "config.ini";
   return is_file(config) ? read_run_text(io::read_whole(config)).value("checkpoint.fallback_dir") : "";
-}
-
-/// The newest, if it is gone.
-std::optional<SavedCheckpoint> vanished(const fs::path& run_dir) {
-  const auto saved = saved_checkpoints(run_dir);
-  return saved.empty() || is_file(saved.back().file) ? std::nullopt : std::optional(saved.back());
-}
-
-std::string to_string(const SavedCheckpoint& saved) {
-  return fmt::format("{} of step {} (saved {})", saved.file.string(), saved.step, utc_time(saved.time));
 }
 
 }  // namespace
@@ -70,16 +64,18 @@ std::vector<fs::path> fallback_folders(const fs::path& run_dir, const std::strin
 }
 
 std::vector<fs::path> run_checkpoints(const fs::path& run_dir, const std::string& fallback_dir) {
-  std::vector<fs::path> files = checkpoint::list_checkpoints(run_dir);
-  const auto add = [&files](const fs::path& file) {
-    const auto is_same = [&](const fs::path& other) { return whole_path(other) == whole_path(file); };
-    if (std::ranges::none_of(files, is_same)) files.insert(files.begin(), file);
+  std::vector<fs::path> files;
+  std::set<fs::path> known;
+  const auto add = [&](const fs::path& file) {
+    if (known.insert(whole_path(file)).second) files.push_back(file);
   };
   for (const fs::path& folder : fallback_folders(run_dir, fallback_dir))
     std::ranges::for_each(checkpoint::list_checkpoints(folder), add);
   for (const SavedCheckpoint& saved : saved_checkpoints(run_dir)) {
+    if (saved.file.parent_path() == run_dir / "checkpoints") continue;
     if (checkpoint::checkpoint_step(saved.file) == saved.step && is_file(saved.file)) add(saved.file);
   }
+  std::ranges::copy(checkpoint::list_checkpoints(run_dir), std::back_inserter(files));
   std::ranges::stable_sort(
       files, {}, [](const fs::path& file) { return checkpoint::checkpoint_step(file).value_or(0); });
   return files;
@@ -89,22 +85,20 @@ std::vector<fs::path> run_checkpoints(const Config& config) {
   return run_checkpoints(config.run.dir, config.checkpoint.fallback_dir);
 }
 
-std::optional<std::string> vanished_checkpoint(const fs::path& run_dir) {
-  const auto newest = vanished(run_dir);
-  return newest ? std::optional(to_string(*newest)) : std::nullopt;
+std::optional<VanishedCheckpoint> vanished_checkpoint(const fs::path& run_dir) {
+  const auto saved = saved_checkpoints(run_dir);
+  if (saved.empty() || is_file(saved.back().file)) return std::nullopt;
+  const auto& [step, file, time] = saved.back();
+  return VanishedCheckpoint{step,
+                            fmt::format("{} of step {} (saved {})", file.string(), step, utc_time(time))};
 }
 
-std::optional<checkpoint::FoundCheckpoint> newest_of_run(const fs::path& run_dir,
-                                                         const std::string& fallback_dir,
-                                                         std::vector<checkpoint::Refused>& refused,
-                                                         const Log& log) {
-  const auto files = run_checkpoints(run_dir, fallback_dir);
-  auto newest = checkpoint::newest_or_none(files, run_dir.string(), refused, log);
-  const auto gone = vanished(run_dir);
-  if (newest && gone && newest->summary.state.step < gone->step)
+void warn_if_newest_vanished(const fs::path& run_dir, const fs::path& taken, std::int64_t step,
+                             const Log& log) {
+  const auto vanished = vanished_checkpoint(run_dir);
+  if (vanished && vanished->step > step)
     log.warning("the newest checkpoint of the run in {}, {}, is gone; taking {}", run_dir.string(),
-                to_string(*gone), newest->file.string());
-  return newest;
+                vanished->text, taken.string());
 }
 
 fs::path resolve_weights(const fs::path& weights, const Log& log) {
@@ -119,16 +113,17 @@ fs::path resolve_weights(const fs::path& weights, const Log& log) {
     return weights;
   }
   std::vector<checkpoint::Refused> refused;
-  const auto newest = newest_of_run(weights, {}, refused, log);
+  const auto newest = checkpoint::newest_or_none(run_checkpoints(weights), weights.string(), refused, log);
   if (!newest) {
-    if (const auto gone = vanished(weights))
+    if (const auto vanished = vanished_checkpoint(weights))
       throw_user_error("the newest checkpoint of the run in {}, {}, is gone, and no other one is left",
-                       weights.string(), to_string(*gone));
+                       weights.string(), vanished->text);
     throw_user_error(
         "{} is the folder of a run that has not saved a checkpoint yet; give a checkpoint or a Hugging Face "
         "folder",
         weights.string());
   }
+  warn_if_newest_vanished(weights, newest->file, newest->summary.state.step, log);
   log.info("{}: its newest checkpoint is {}", weights.string(), newest->file.string());
   return newest->file;
 }

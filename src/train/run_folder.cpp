@@ -125,8 +125,8 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   const fs::path metrics = folder_ / "metrics.jsonl";
   const auto fallbacks = fallback_folders(folder_, fallback_dir);  // config.ini is still that of the last job
   if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
+  keep_metrics_of_lost_steps(metrics, last_step, log);
   if (last_step == 0) {
-    keep_metrics_of_lost_run(metrics, log);
     // Of an earlier run too, to which those that go there now would be added.
     for (const fs::path& fallback : fallbacks) {
       for (const auto& spilled : list_spilled_metrics(fallback))
@@ -140,16 +140,24 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }
 
-/// Of a run that has saved checkpoints, none of which is there any more: nothing else is left of it.
-void RunFolder::keep_metrics_of_lost_run(const fs::path& metrics, const Log& log) const {
+/// The lines of steps after `last_step`, if the checkpoints of those are gone: nothing else is left of them.
+void RunFolder::keep_metrics_of_lost_steps(const fs::path& metrics, std::int64_t last_step,
+                                           const Log& log) const {
   std::error_code error;
-  if (!vanished_checkpoint(folder_) || !fs::exists(metrics, error) || fs::is_empty(metrics, error)) return;
+  const auto vanished = vanished_checkpoint(folder_);
+  if (!vanished || vanished->step <= last_step || !fs::exists(metrics, error) || fs::is_empty(metrics, error))
+    return;
+  // Otherwise an earlier job has kept them, and ended before it got that far.
+  if (last_step > 0 && last_step_in(metrics) < vanished->step) return;
   const fs::path aside = free_name(folder_, "metrics-lost-", ".jsonl");
-  fs::rename(metrics, aside, error);
-  if (error)
-    throw_user_error("{} cannot be renamed to {}: {}", metrics.string(), aside.string(), error.message());
+  if (last_step == 0) {
+    fs::rename(metrics, aside, error);  // needs no room
+  } else {
+    fs::copy_file(metrics, aside, error);
+  }
+  if (error) throw_user_error("cannot write {}: {}", aside.string(), error.message());
   io::sync_folder_of(aside);
-  log.info("the metrics of the run whose checkpoints are gone are now in {}", aside.string());
+  log.info("the metrics of the run whose newest checkpoint is gone are now in {}", aside.string());
 }
 
 /// Training does not depend on them.

@@ -52,7 +52,8 @@ class RunFolder {
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
   void wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const;
   void create_and_lock();
-  void keep_metrics_of_lost_run(const std::filesystem::path& metrics, const Log& log) const;
+  void keep_metrics_of_lost_steps(const std::filesystem::path& metrics, std::int64_t last_step,
+                                  const Log& log) const;
   void open_events(const std::filesystem::path& metrics, const Log& log);
   void refuse_files_of_others() const;
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +55,8 @@ struct Run {
   std::map<std::string, std::string> notes;   ///< what files held that it names
   std::vector<RankTimes> trace;               ///< by rank; empty: no traces
   std::string traces_left_out;                ///< TraceTimes::left_out
+  double trace_time =
+      std::numeric_limits<double>::quiet_NaN();  ///< when the newest one was written, in seconds since 1970
   std::optional<std::string>
       killed_by;  ///< where the last job did not say how it ended: the reason in its flight records
   std::int64_t unreadable_lines = 0;  ///< of metrics.jsonl

@@ -2,13 +2,13 @@
 // Where the checkpoints of a run are, which of them is the newest, and which of them stay.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/checkpoint/newest.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
 
@@ -32,14 +32,15 @@ std::vector<std::filesystem::path> run_checkpoints(const std::filesystem::path& 
                                                    const std::string& fallback_dir = {});
 std::vector<std::filesystem::path> run_checkpoints(const Config& config);
 
-/// "FILE of step 8 (saved 2026-11-22T15:00:00Z)": the newest checkpoint that history.jsonl has, if it is no longer there.
-std::optional<std::string> vanished_checkpoint(const std::filesystem::path& run_dir);
-
-/// checkpoint::newest_or_none() of run_checkpoints(). Warns if a newer one has vanished. @throws UserError as that does
-std::optional<checkpoint::FoundCheckpoint> newest_of_run(const std::filesystem::path& run_dir,
-                                                         const std::string& fallback_dir,
-                                                         std::vector<checkpoint::Refused>& refused,
-                                                         const Log& log);
+/// The newest checkpoint that history.jsonl has, if it is no longer there.
+struct VanishedCheckpoint {
+  std::int64_t step = 0;
+  std::string text;  ///< "FILE of step 8 (saved 2026-11-22T15:00:00Z)"
+};
+std::optional<VanishedCheckpoint> vanished_checkpoint(const std::filesystem::path& run_dir);
+/// Where a run, or a user of it, continues from a checkpoint of an earlier step instead.
+void warn_if_newest_vanished(const std::filesystem::path& run_dir, const std::filesystem::path& taken,
+                             std::int64_t step, const Log& log);
 
 /// What a user means who names weights: the newest checkpoint of a run's folder, which the log names;
 /// anything else is taken as it is, also a model in the folder of a run, with a warning. One process calls it.

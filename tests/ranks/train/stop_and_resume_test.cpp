@@ -70,6 +70,22 @@ TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines.front()["step"], 9);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+
+  // Where what it has saved since is purged, it begins from there again, and what its steps were is kept.
+  world().barrier();
+  if (world().rank() == 0) fs::remove(checkpoint::checkpoint_path(folder_ / "b", 12));
+  world().barrier();
+  EXPECT_EQ(run(other, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("is gone; taking " + other.run.resume.file));
+  EXPECT_EQ(metrics("b").size(), 4U);
+  EXPECT_TRUE(fs::exists(folder_ / "b" / "metrics-lost-1.jsonl"));
+  auto folder = config("c");
+  folder.run.resume = {ResumeFrom::Mode::file, (folder_ / "a").string()};
+  world().barrier();
+  if (world().rank() == 0) fs::remove(checkpoint::checkpoint_path(folder_ / "a", 12));
+  world().barrier();
+  EXPECT_EQ(run(folder, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("is gone; taking " + checkpoint::checkpoint_path(folder_ / "a", 8).string()));
 }
 
 TEST_F(Train, RefusesWhatWouldMixRuns) {

@@ -179,7 +179,10 @@ TEST_F(Resume, ARunsFolderStandsForItsNewestCheckpoint) {
   folder_.write("run/checkpoints/step-00000001.h5", "likewise");
   expect_refused(from_run, {"run/checkpoints/step-00000002.h5"}, "d");
   fs::remove_all(path("run/checkpoints"));
-  expect_refused(from_run, {"this folder holds no checkpoints of a run"}, "d");
+  expect_refused(from_run, {"its newest checkpoint, run/checkpoints/step-00000002.h5 of step 2", "is gone"},
+                 "d");
+  fs::create_directory(path("no-run"));
+  expect_refused("--run.resume=no-run", {"this folder holds no checkpoints of a run"}, "d");
   remove_checkpoint("c", 3);
   expect_trained(from_run,
                  {"run.resume = run has no checkpoint", "resumed from c/checkpoints/step-00000002.h5"}, "c");

@@ -213,19 +213,23 @@ job JOB_SITE=site.env OMPI_MCA_oob_tcp_keepalive_intvl=4 -- input.ini
 expect "calls in a container" "$(count inside)" 2
 expect "keepalive" "$(<keepalive)" "intvl=4 probes=3 time=5 "
 
-# Threads: the site file's, else one for each CPU of the task, whatever the shell had that submitted. The task keeps its CPUs,
-# and the daemons of a site file's mpirun, which it starts with srun, have those of a node.
+# Threads: the site file's, else one for each CPU of the task, whatever the shell had that submitted. The task keeps its CPUs.
 stand_in threads <<'SH'
 echo "$OMP_NUM_THREADS${SRUN_CPUS_PER_TASK:+ of $SRUN_CPUS_PER_TASK}" >"$FOLDER/threads"
 exec "$@"
 SH
+cp bin/threads bin/mpirun
 echo 'launch=(threads)' >site.env
 will_end "0 10" "0 10"
 job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
-expect "threads of a task" "$(<threads)" 3
+expect "threads of a task" "$(<threads)" "3 of 3"
 echo 'export OMP_NUM_THREADS=2' >>site.env
 job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
-expect "threads of the site file" "$(<threads)" 2
+expect "threads of the site file" "$(<threads)" "2 of 3"
+echo 'launch=(mpirun)' >site.env
+job JOB_SITE=site.env -- input.ini
+expect "daemons of mpirun, which have the CPUs of a node" "$(<threads)" 3
+rm bin/mpirun
 
 # An image, and modules, which this shell has not heard of; a rank for each GPU; a site file by its name.
 stand_in apptainer <<'SH'
@@ -245,7 +249,7 @@ will_end "0 10" "0 10"
 job MODULESHOME=modules JOB_MODULES="gcc apptainer" JOB_IMAGE=images/llampi.sif JOB_SITE=ours SLURM_GPUS_ON_NODE=8 SLURM_NTASKS_PER_NODE=2 -- input.ini
 expect "modules" "$(last module)" "module load gcc apptainer"
 expect "calls of a container" "$(count apptainer)" 2
-expect "ranks in a container" "$(last srun)" "srun --mpi=pmix --cpus-per-task=3 --kill-on-bad-exit=0 --wait=30 $folder/bin/apptainer exec --bind $folder*images/llampi.sif llampi train *"
+expect "ranks in a container" "$(last srun)" "srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 $folder/bin/apptainer exec --bind $folder*images/llampi.sif llampi train *"
 expect "the log of a container" "$log" "loads *warning: a node of this job has 8 GPUs and 2 ranks*: 6 will be idle*"
 job SLURM_GPUS_ON_NODE=2 SLURM_NTASKS_PER_NODE=2 -- input.ini
 expect "no idle GPUs" "$log" ""

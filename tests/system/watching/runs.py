@@ -46,7 +46,11 @@ class Runs:
 
     def lose_newest_checkpoint(self, name):
         """As if the job had died before it: the run continues from an older one."""
-        max((self.folder / name / "checkpoints").glob("step-*.h5")).unlink()
+        newest = max((self.folder / name / "checkpoints").glob("step-*.h5"))
+        newest.unlink()
+        history = self.folder / name / "history.jsonl"
+        kept = [line for line in history.read_text().splitlines(keepends=True) if newest.name not in line]
+        history.write_text("".join(kept))
 
     def lines(self, name, file="metrics.jsonl"):
         return [json.loads(line) for line in (self.folder / name / file).read_text().splitlines()]

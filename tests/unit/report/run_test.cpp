@@ -211,7 +211,7 @@ TEST_F(RunFiles, SayWhyARunFailed) {
 
 // As far as the records of its last job say it, of which others may be older.
 TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
-  write("metrics.jsonl", line(1, 4));
+  write("metrics.jsonl", line(1, 4, R"(, "time": 100000)"));
   write("history.jsonl", "{\"event\":\"start\",\"time\":100000,\"step\":0}\n");
   std::filesystem::create_directory(folder() / "flight");
   const auto record = [&](const std::string& name, const std::string& reason, const std::string& written,
@@ -225,6 +225,9 @@ TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "it is of an earlier job";
   record("rank-00000.json", "a rank exited", "1970-01-02T03:46:40Z", 5);
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended: a rank exited (flight records)");
+  write("metrics.jsonl", R"({"step": 2, "loss": 3, "time": 100002})"
+                         "\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "the alarm has passed";
   write("flight/rank-00002.json", "torn");
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why");
 }

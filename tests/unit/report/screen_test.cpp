@@ -103,8 +103,13 @@ TEST(ScreenLines, TellWhereARunIs) {
   run.trace.back().compute = 1;
   EXPECT_THAT(screen_lines(run, {}, 1e9 + 10),
               Contains("trace of steps 3-5: rank 1 computes longest, 1 s, 33 % over the median"));
+  report::Run went_back = run;
   run.history.push_back({HistoryEvent::Kind::start, 1e9 + 10, 8});
   EXPECT_THAT(screen_lines(run, {}, 1e9 + 10), Not(Contains(StartsWith("trace of")))) << "of an earlier job";
+  went_back.history.push_back({HistoryEvent::Kind::start, 1e9 + 10, 1});
+  EXPECT_THAT(screen_lines(went_back, {}, 1e9 + 10), Contains(StartsWith("trace of")));
+  went_back.trace_time = 1e9 + 9;
+  EXPECT_THAT(screen_lines(went_back, {}, 1e9 + 10), Not(Contains(StartsWith("trace of"))));
 }
 
 TEST(ScreenLines, OfARunThatWasContinuedMixNoJobs) {

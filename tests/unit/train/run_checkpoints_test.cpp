@@ -80,7 +80,8 @@ TEST_F(RunCheckpoints, AreMissedOnlyWhereTheNewestIsGone) {
   const auto file = checkpoint::checkpoint_path(folder_ / "elsewhere", 8);
   note(file);
   const std::string gone = file.string() + " of step 8 (saved 2001-09-09T01:46:40Z)";
-  EXPECT_EQ(vanished_checkpoint(run_), gone);
+  ASSERT_TRUE(vanished_checkpoint(run_));
+  EXPECT_EQ(vanished_checkpoint(run_)->text, gone);
   EXPECT_EQ(refusal(), "the newest checkpoint of the run in " + run_.string() + ", " + gone +
                            ", is gone, and no other one is left");
   save(folder_ / "elsewhere", 8);

@@ -141,7 +141,7 @@ TEST(RunFolder, KeepsTheMetricsOfARunWhoseCheckpointsAreGone) {
     lines.clear();
     EXPECT_EQ(open_again(), "");
     EXPECT_EQ(io::read_whole(folder / aside), text);
-    EXPECT_THAT(lines, ElementsAre(HasSubstr("are now in " + (folder / aside).string())));
+    EXPECT_THAT(lines, ElementsAre(HasSubstr("is gone are now in " + (folder / aside).string())));
   }
 }
 
