@@ -280,7 +280,7 @@ class StepCounter {
       update(action, device);
     } else if (action.op == Op::cast_params || action.op == Op::cast_grads || action.op == Op::add ||
                action.op == Op::fp8_cast || action.op == Op::transpose || is_copy(action) ||
-               (copies_for_host(action) && !on_gpu_)) {
+               copies_by_itself(action)) {
       local(action, device);
     }
     if (sums(action)) {
@@ -374,8 +374,8 @@ class StepCounter {
   }
 
   /// Where CPUs compute, they copy too.
-  static bool copies_for_host(const fsdp::Action& action) {
-    return action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h;
+  bool copies_by_itself(const fsdp::Action& action) const {
+    return !on_gpu_ && (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h);
   }
 
   /// A collective of one rank, unless it is in place.

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -24,7 +24,8 @@ using LineKey = std::pair<std::int64_t, bool>;
 
 struct Kept {
   std::string lines;
-  std::int64_t last_trained = -1;    ///< step of the last line, if it is one of training
+  std::int64_t last = 0;             ///< step of the last line; 0: there is none
+  std::int64_t last_trained = -1;    ///< the same, if it is one of training
   std::int64_t malformed = 0;        ///< lines with others after them
   std::int64_t first_malformed = 0;  ///< its number in the file, from 1
 };
@@ -55,6 +56,7 @@ Kept kept_lines(std::string_view text, std::int64_t last_step, std::set<LineKey>
     const LineKey key{step, json.contains("loss")};
     if (known != nullptr && !known->insert(key).second) continue;
     kept.lines.append(line).append("\n");
+    kept.last = step;
     kept.last_trained = key.second ? step : -1;
   }
   return kept;  // without what has no line end, which is torn
@@ -112,13 +114,7 @@ std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
 }
 
 std::int64_t last_step_in(const std::filesystem::path& metrics) {
-  std::int64_t last = 0;
-  std::istringstream text(text_of(metrics));
-  for (std::string line; std::getline(text, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("step") && json["step"].is_number_integer()) last = json["step"];
-  }
-  return last;
+  return kept_lines(text_of(metrics), std::numeric_limits<std::int64_t>::max()).last;
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log)

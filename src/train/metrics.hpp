@@ -47,9 +47,9 @@ struct StepMetrics {
 
 /// One line without its end; values that are not finite are null.
 std::string to_json(const StepMetrics& metrics);
-/// Of the last line; 0 if there is none. @throws Error if the file cannot be read
-std::int64_t last_step_in(const std::filesystem::path& metrics);
 std::string evaluation_json(std::int64_t step, double eval_loss, double time);
+/// Of the last line of a metrics.jsonl; 0 if there is none. @throws Error if it cannot be read
+std::int64_t last_step_in(const std::filesystem::path& metrics);
 
 /// Appends lines; each is given to the system at once or, while there is no room, kept in memory. One rank has
 /// it.

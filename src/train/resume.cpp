@@ -77,18 +77,14 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
                     place));
   }
   if (fs::is_directory(files.back(), ignored)) {
-    if (const auto vanished = vanished_checkpoint(place)) {
-      return newest_that_began_from(
-          config, refused, log, "has no checkpoint",
-          fmt::format("run.resume = {}: its newest checkpoint, {}, is gone, and no other one is left", place,
-                      vanished->text));
-    }
-    return newest_that_began_from(
-        config, refused, log, "has no checkpoint",
-        fmt::format(
-            "run.resume = {}: this folder holds no checkpoints of a run; give the folder of a run that "
-            "has saved one, or a checkpoint",
-            place));
+    const auto vanished = vanished_checkpoint(place);
+    const std::string error =
+        vanished
+            ? fmt::format("its newest checkpoint, {}, is gone, and no other one is left", vanished->text)
+            : "this folder holds no checkpoints of a run; give the folder of a run that has saved one, or a "
+              "checkpoint";
+    return newest_that_began_from(config, refused, log, "has no checkpoint",
+                                  fmt::format("run.resume = {}: {}", place, error));
   }
   Checkpoint given{files.back(), {}};
   auto reason = read_or_reason(given, refused);

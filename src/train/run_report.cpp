@@ -34,6 +34,16 @@ std::int64_t peak_resident_bytes() {
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
 
+RunReport::RunReport(const RunSetup& run) : run_(run) {
+  const auto flops = [&](double labels) {
+    return fsdp::flops_per_token(*run.inputs.model, run.engine->options(), run.engine->compiled(), labels);
+  };
+  flops_without_labels_ = flops(0);
+  flops_of_a_label_ = flops(1) - flops_without_labels_;
+  if (run.compute.on_gpu())
+    process_memory_ = std::make_unique<device::GpuProcessMemory>(run.compute.gpu_properties.bus_id);
+}
+
 JobStart RunReport::job_start(std::int64_t step, std::int64_t total_steps) const {
   const auto& compiled = run_.engine->compiled();
   JobStart start{.step = step,
@@ -161,11 +171,9 @@ void RunReport::describe_gpu_memory() {
 }
 
 double RunReport::mfu(double tokens_per_second, double labels) const {
-  const fsdp::Engine& engine = *run_.engine;
-  const double peak = run_.compute.peak_flops(engine.options().precision.compute);
+  const double peak = run_.compute.peak_flops(run_.engine->options().precision.compute);
   if (peak == 0) return std::numeric_limits<double>::quiet_NaN();
-  return fsdp::flops_per_token(*run_.inputs.model, engine.options(), engine.compiled(), labels) *
-         tokens_per_second / peak;
+  return (flops_without_labels_ + labels * flops_of_a_label_) * tokens_per_second / peak;
 }
 
 std::int64_t RunReport::memory_bytes() const {

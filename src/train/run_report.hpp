@@ -19,10 +19,7 @@ std::int64_t peak_resident_bytes();
 class RunReport {
  public:
   /// The run outlives the report, and its engine is built.
-  explicit RunReport(const RunSetup& run) : run_(run) {
-    if (run.compute.on_gpu())
-      process_memory_ = std::make_unique<device::GpuProcessMemory>(run.compute.gpu_properties.bus_id);
-  }
+  explicit RunReport(const RunSetup& run);
 
   /// Before the first step: model, data, ranks, device, strategy, planned memory and where the run writes.
   void describe(std::int64_t total_steps);
@@ -50,6 +47,7 @@ class RunReport {
   void describe_gpu_memory();
 
   const RunSetup& run_;
+  double flops_without_labels_ = 0, flops_of_a_label_ = 0;  ///< of a token: fsdp::flops_per_token()
   std::string described_device_;
   std::unique_ptr<device::GpuProcessMemory> process_memory_;  ///< null on CPUs
 };

@@ -9,28 +9,16 @@
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/added_work.hpp"
 #include "llampi/model/llama.hpp"
+#include "unit/fsdp/shapes.hpp"
 
 namespace llampi::test {
 namespace {
 
 constexpr std::int64_t kVocabulary = 128256;
 
-/// Llama-3-8B.
-model::LlamaConfig large() {
-  model::LlamaConfig config;
-  config.vocab_size = kVocabulary;
-  config.hidden_size = 4096;
-  config.intermediate_size = 14336;
-  config.layers = 32;
-  config.query_heads = 32;
-  config.key_value_heads = 8;
-  config.head_dim = 128;
-  return config;
-}
-
 /// Llama-3.2-1B, whose embedding is its head.
 model::LlamaConfig small() {
-  model::LlamaConfig config = large();
+  model::LlamaConfig config = shape_8b();
   config.hidden_size = 2048;
   config.intermediate_size = 8192;
   config.layers = 16;
@@ -58,13 +46,13 @@ TEST(FlopsPerToken, FollowTheFormula) {
   // All parameters but the input embedding and the 65 norms; 32 layers of 4096 channels attend to 8192 tokens.
   const double head = kVocabulary * 4096.0, matrices = 8'030'261'248.0 - head - 65.0 * 4096,
                attention = 6.0 * 32 * 4096 * 8192;
-  EXPECT_EQ(flops(large(), 8192), 6 * matrices + attention);
+  EXPECT_EQ(flops(shape_8b(), 8192), 6 * matrices + attention);
   EXPECT_EQ(flops(small(), 100), 6 * (1'235'814'400.0 - 33.0 * 2048) + 6.0 * 16 * 2048 * 100);
   // What is left out: the head of tokens without a label, and gradients of frozen matrices.
-  EXPECT_EQ(flops(large(), 8192, 0.25), 6 * (matrices - 0.75 * head) + attention);
-  EXPECT_EQ(flops(large(), 8192, 1, "mlp"), 6 * matrices + attention - 2.0 * 32 * 3 * 4096 * 14336);
+  EXPECT_EQ(flops(shape_8b(), 8192, 0.25), 6 * (matrices - 0.75 * head) + attention);
+  EXPECT_EQ(flops(shape_8b(), 8192, 1, "mlp"), 6 * matrices + attention - 2.0 * 32 * 3 * 4096 * 14336);
   const double adapters = 32.0 * 16 * ((4096 + 4096) + (4096 + 1024));  // of q_proj and v_proj
-  EXPECT_EQ(flops(large(), 8192, 1, nullptr, model::LoraConfig{.rank = 16}),
+  EXPECT_EQ(flops(shape_8b(), 8192, 1, nullptr, model::LoraConfig{.rank = 16}),
             4 * matrices + attention + 6 * adapters);
 }
 

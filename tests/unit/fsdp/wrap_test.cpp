@@ -14,6 +14,7 @@
 #include "llampi/model/llama.hpp"
 #include "llampi/model/llama_config.hpp"
 #include "unit/fsdp/lists.hpp"
+#include "unit/fsdp/shapes.hpp"
 
 namespace llampi::test {
 namespace {
@@ -63,19 +64,6 @@ std::vector<model::LayerSpec> specs_of(const model::Model& model) {
   for (int p = 0; p < static_cast<int>(model.parameters().size()); ++p)
     specs.back().parameters.push_back({.parameter = p});
   return specs;
-}
-
-model::LlamaConfig shape_8b() {
-  model::LlamaConfig config;
-  config.vocab_size = 128256;
-  config.hidden_size = 4096;
-  config.intermediate_size = 14336;
-  config.layers = 32;
-  config.query_heads = 32;
-  config.key_value_heads = 8;
-  config.head_dim = 128;
-  config.max_position_embeddings = 8192;
-  return config;
 }
 
 WrapOptions by_size(std::int64_t min_params) {
