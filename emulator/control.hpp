@@ -2,6 +2,7 @@
 // How the emulated GPU orders what a real one may order freely. For tests; needs no CUDA header.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace llampi::emulator {
@@ -29,5 +30,8 @@ void guard_device_memory(bool wanted);
 /// was done that was not before, and polls of a stream or an event that came to an end. Most with lazy streams, where
 /// nothing is done until it is waited for.
 int take_host_waits();
+
+/// A graph of more nodes finds no memory when it is instantiated.
+void limit_graphs(std::size_t nodes);
 
 }  // namespace llampi::emulator

@@ -5,14 +5,23 @@
 // of each and the waits between them are all that holds, in whatever order streams are worked off.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 
 #include "emulator/capture.hpp"
+#include "emulator/control.hpp"
 #include "emulator/streams.hpp"
 #include "llampi/core/error.hpp"
 
 using namespace llampi::emulator;
+
+namespace {
+std::size_t most_nodes = std::numeric_limits<std::size_t>::max();
+}  // namespace
+
+void llampi::emulator::limit_graphs(std::size_t nodes) { most_nodes = nodes; }
 
 struct CUgraph_st {
   Capture::Recorded recorded;
@@ -66,7 +75,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (status == cudaSuccess) *graph = captured.release();
   return status;
 }
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  llampi::require(nodes == nullptr, "the nodes of a graph are counted here, and not listed");
+  *count = static_cast<std::size_t>(
+      std::ranges::count_if(graph->recorded, [](const auto& task) { return bool(task.second.work); }));
+  return cudaSuccess;
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  size_t nodes = 0;
+  cudaGraphGetNodes(graph, nullptr, &nodes);
+  if (nodes > most_nodes) return cudaErrorMemoryAllocation;
   *exec = std::make_unique<CUgraphExec_st>(graph->recorded).release();
   return cudaSuccess;
 }

@@ -52,6 +52,7 @@ Kind kind_of(const O& o) {
   };
   if constexpr (is_one_of<O, device::op::InputGradient>) return with(o.weight, o.dx.rows);
   if constexpr (is_one_of<O, device::op::WeightGradient>) return with(o.dweight, o.x.rows);
+  if constexpr (requires { o.valid_labels; }) return with(o.weight, device::op::rows_with_logits(o));
   if constexpr (requires { o.weight, o.x; }) return with(o.weight, o.x.rows);
   return {o.kName};
 }

@@ -47,7 +47,7 @@ po::options_description describe(Options& o) {
   add("offload", value(o.offload),
       "as activation.offload: none (with --checkpointing auto, what fits) or residuals");
   add("labels", value(o.labels),
-      "share of the tokens that have a label, above 0 and at most 1; MFU counts all");
+      "share of the tokens that have a label, above 0 and at most 1; MFU counts the head for these only");
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
   add("product", value(o.product), "products of blocks, as fsdp.product_dtype: auto or fp8");

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/products.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "device/cuda/loss_sizes.hpp"
 #include "gpu/fp8.hpp"
 #include "gpu/timing.hpp"
-
 #include "llampi/core/integers.hpp"
+#include "llampi/device/host_batch.hpp"
 
 namespace llampi::bench {
 namespace {
@@ -28,6 +31,13 @@ void measure(device::Device& device, const Noise& noise, DType dtype, DType grad
   });
   product.forward_seconds = time_call(
       device, [&](int) { device.run(device::op::Linear{.x = x.view, .weight = weight.view, .y = y.view}); });
+}
+
+/// As many as tokens have a label, rounded up as a step does.
+std::int64_t rows_with_logits(const Options& o) {
+  device::HostBatch batch(o.tokens);
+  batch.valid_labels = std::llround(o.labels * static_cast<double>(o.tokens));
+  return batch.counts().valid_labels;
 }
 
 }  // namespace
@@ -58,8 +68,9 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, or in one where the logits have room.
-  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes);
-  const std::int64_t chunks = ceil_div(o.tokens, chunk);
+  const std::int64_t rows = rows_with_logits(o);
+  const std::int64_t chunk = std::min(rows, device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes));
+  const std::int64_t chunks = ceil_div(rows, chunk);
   // CPUs compute gradients in float32 and round their sums.
   const DType gradient = dtype == DType::float32 ? dtype : dtype_of_word(o.gradient);
   Limits limits;

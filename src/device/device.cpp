@@ -15,6 +15,7 @@ void Runtime::synchronize_all() {
 
 void Runtime::begin_capture() { refuse_capture(); }
 Graph Runtime::end_capture() { refuse_capture(); }
+bool Runtime::instantiate(Graph&) { refuse_capture(); }
 void Runtime::replay(const Graph&) { refuse_capture(); }
 
 }  // namespace llampi::device

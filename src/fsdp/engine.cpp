@@ -238,7 +238,7 @@ struct Engine::Impl {
   health::FlightRecord own_record;
   Executor executor{device, world, arenas, own_record};
   RoundedCounts rounded_counts;
-  StepGraphs graphs{device, executor};  ///< destroyed before the groups
+  StepGraphs graphs{device, world, executor, options.graph_nodes};  ///< destroyed before the groups
   bool stale = true;                    ///< parameter shards may not follow their masters
 };
 
@@ -266,13 +266,12 @@ void Engine::rehearse(bool few_labels) {
   batch.valid_labels = batch.token_count();
 
   initialise(options.seed);
-  const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
-  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .counts = batch.counts()});
-  evaluate(batch);
-  for (int quarters = 1; few_labels && quarters < 4; ++quarters) {
+  for (int quarters = 4; quarters > (few_labels ? 0 : 3); --quarters) {
     batch.valid_labels = batch.token_count() * quarters / 4;
-    for (const BoundProgram* program : {&impl_->step, &impl_->evaluation})
-      prepare_layers(impl_->context, *program, batch.counts());
+    std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
+    const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
+    step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .counts = batch.counts()});
+    evaluate(batch);
   }
   impl_->start_anew();
 }
@@ -380,6 +379,8 @@ const CompiledModel& Engine::compiled() const { return impl_->compiled; }
 const Arenas& Engine::memory() const { return impl_->arenas; }
 std::int64_t Engine::replays() const { return impl_->graphs.replays(); }
 std::int64_t Engine::captures() const { return impl_->graphs.captures(); }
+std::int64_t Engine::graph_nodes() const { return impl_->graphs.nodes(); }
+std::int64_t Engine::graphs_without_room() const { return impl_->graphs.without_room(); }
 
 int Engine::unit_of_bad_gradient() {
   const Tensor maxima = norm_scalars(impl_->at(compiled().persistent().norm_scalars)).unit_maxima;

@@ -101,15 +101,15 @@ class Counter {
   void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
   void operator()(const op::LinearCrossEntropy& o) {
     head(o, 1);
-    logits(o.weight, rows_of_head(o), 1);
+    logits(o.weight, op::rows_with_logits(o), 1);
   }
   void operator()(const op::LinearCrossEntropyBackward& o) {
     head(o, o.dweight ? 3 : 2);
-    logits(o.weight, rows_of_head(o), 2);
+    logits(o.weight, op::rows_with_logits(o), 2);
     added_to(o.dweight, o.accumulate_dweight);
     // Each chunk of rows but the first adds to the gradient of the weight.
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
-    const auto chunks = ceil_div(rows_of_head(o), rows);
+    const auto chunks = ceil_div(op::rows_with_logits(o), rows);
     for (std::int64_t chunk = 1; o.dweight && chunk < chunks; ++chunk) bytes({o.dweight, o.dweight});
   }
   void operator()(const op::Fp8Product& o) {
@@ -199,12 +199,7 @@ class Counter {
   void head(const Loss& o, double products) {
     const std::int64_t rows = rows_of_chunk(o.x, o.weight, o.logits_bytes);
     product(o.x.dtype, rows, o.weight.rows, o.x.cols,
-            products * static_cast<double>(rows_of_head(o)) / static_cast<double>(rows));
-  }
-  /// Of which logits are computed: those with a label, if they are counted.
-  template <class Loss>
-  static std::int64_t rows_of_head(const Loss& o) {
-    return o.valid_labels > 0 ? o.valid_labels : o.x.rows;
+            products * static_cast<double>(op::rows_with_logits(o)) / static_cast<double>(rows));
   }
   /// In the dtype of the weight.
   void logits(const Tensor& weight, std::int64_t rows, double times) {

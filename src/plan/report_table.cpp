@@ -92,7 +92,8 @@ std::string format_arenas(const PlanReport& r) {
                   "not part of what is planned");
   if (!r.on_gpu()) return text;
   text += besides("CUDA context, its libraries", kColumn, r.context_bytes, "measured on one H100");
-  text += besides("kernels that are loaded later", kColumn, r.later_bytes, "the most measured on one H100");
+  text += besides("kernels that are loaded later", kColumn, r.later_bytes,
+                   "measured on one H100, and 92 MiB for CUDA graphs");
   return text +
          besides("NCCL's communicators", kColumn, r.communicator_bytes, "an estimate, not measured yet");
 }

@@ -114,6 +114,9 @@ bool TrainingLoop::do_what_is_due() {
     run_.report->describe_device();
     report_choices(run_.compute.device(), run_.log);
   }
+  if (run_.engine->graphs_without_room() > 0 && !std::exchange(has_told_of_graphs_, true)) {
+    run_.log.info("CUDA graphs: there is no room for that of this step, so steps like it launch each kernel");
+  }
   if (step == first_step_ + 1) warn_of_unsaved_run(config, last_seconds_, run_.total_steps - step, run_.log);
   if (run_.due(config.run.verify_replicas_every, step)) compare_replicas();
   if (run_.due(config.train.eval_every, step)) {

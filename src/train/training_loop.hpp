@@ -100,6 +100,7 @@ class TrainingLoop {
   NotFiniteSteps not_finite_;
   std::int64_t first_step_ = 0;        ///< that this job runs
   bool has_described_memory_ = false;  ///< after the first step with labels
+  bool has_told_of_graphs_ = false;    ///< that one has no room
   std::int64_t compared_step_ = -1;    ///< at which replicas were equal
   double evaluation_seconds_ = 0;      ///< of the slowest so far
   std::exception_ptr failure_;         ///< of this rank, not yet known to the others

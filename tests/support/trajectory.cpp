@@ -130,6 +130,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.clip_grad_norm = fixture.max_grad_norm;
   result.offload = options.offload;
   result.graph = options.graph;
+  result.graph_nodes = options.graph_nodes;
   result.snapshot = options.snapshot;
   result.saves_frozen = options.saves_frozen;
   auto rules = fixture.rules;

@@ -48,6 +48,7 @@ struct TrajectoryOptions {
   Machine* machine = nullptr;       ///< null: a CPU device
   bool observed = false;            ///< somebody watches each action, as the trace does
   bool graph = false;               ///< EngineOptions::graph
+  std::int64_t graph_nodes = fsdp::kGraphNodes;
   bool snapshot = false;            ///< EngineOptions::snapshot
   bool saves_frozen = true;         ///< EngineOptions::saves_frozen
   std::int64_t attention_room = 0;  ///< BatchShape::attention_room

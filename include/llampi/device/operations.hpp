@@ -272,6 +272,12 @@ struct LinearCrossEntropyBackward {
   std::int64_t valid_labels = 0;             ///< as above
 };
 
+/// Rows of x for which logits are computed: at most those with a label, if they are counted.
+template <class Loss>
+std::int64_t rows_with_logits(const Loss& loss) {
+  return loss.valid_labels > 0 ? loss.valid_labels : loss.x.rows;
+}
+
 // Products in 8 bits (DType::float8_*, core/float8.hpp). Each tensor has one scale, a power of two: it is multiplied
 // by it before it is cast, and the product by its inverse. A scale is as Fp8Scaling::tensor; a maximum is
 // int32 [1, 1]: the bits, as float32, of the largest finite magnitude of the tensor rounded to bfloat16, 0 for a
@@ -576,8 +582,7 @@ class Operations {
     decorator_(operation, [&] { issue(operation); });
   }
   /// Makes what run() would make of such an operation at its first use and keep, so that this one is as fast
-  /// as others: kernels that a library compiles for these shapes. What the operands hold does not matter, and what outputs
-  /// hold afterwards says nothing.
+  /// as others: kernels that a library compiles for these shapes. Operands are neither read nor written.
   virtual void prepare(const Operation& /*operation*/) {}
   /// From now on operations go through `decorator`, which may time, count, check, or let them fail; an empty
   /// one ends that.

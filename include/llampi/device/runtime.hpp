@@ -79,10 +79,13 @@ class Graph {
   class Impl {
    public:
     virtual ~Impl() = default;
+    virtual std::int64_t nodes() const = 0;
   };
   Graph() = default;
   explicit Graph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-  const Impl* get() const { return impl_.get(); }
+  Impl* get() const { return impl_.get(); }
+  /// Kernels, copies and waits, which take memory of the device once it is instantiated.
+  std::int64_t nodes() const { return impl_->nodes(); }
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -152,8 +155,10 @@ class Runtime {
   /// allocate, and memory of the host must be allocate_host()'s. Operations and collectives must have run
   /// with the same shapes before: what is made or chosen at their first use cannot be captured.
   virtual void begin_capture();
-  /// Joins all streams. @throws Error if there is no memory for the graph
+  /// Joins all streams.
   virtual Graph end_capture();
+  /// To be called once before replay(). False: the device has no memory for it.
+  virtual bool instantiate(Graph& graph);
   /// Instead of end_capture() after an exception.
   virtual void drop_capture() noexcept {}
   /// Does what was captured, in the same memory, on Stream::compute: after what is there now and before what

@@ -8,6 +8,7 @@
 #include "llampi/comm/forward.hpp"
 #include "llampi/comm/reduction.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
+#include "llampi/fsdp/graph_room.hpp"
 #include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/wrap.hpp"
@@ -25,7 +26,8 @@ struct EngineOptions : StepOptions {
   /// no_shard and hybrid strategies: replicas divide the optimizer state of their shard, each updates its part and gathers
   /// those of the others. No bit changes. Not with Offload::params.
   bool shard_optimizer_over_replicas = false;
-  bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
+  bool graph = false;  ///< steps are captured and replayed, where the device can; no bit changes
+  std::int64_t graph_nodes = kGraphNodes;
   std::uint64_t seed = 0;  ///< of stochastic rounding
   optim::AdamWConstants adamw;
   double clip_grad_norm = 0;                            ///< 0: off

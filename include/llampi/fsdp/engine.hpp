@@ -56,7 +56,7 @@ class Engine {
 
   /// A step and an evaluation of random numbers, after which all state is zero as it was at first: libraries
   /// load and choose what they compute with, communicators connect. Collective.
-  /// @param few_labels also the head of micro-batches in which some tokens have no label
+  /// @param few_labels also one of each number of labels that the head has products of its own for
   void rehearse(bool few_labels = false);
   /// For runs whose micro-batches may have segments that are shorter than a sequence: what the device compiles
   /// for any number of segments of any lengths is compiled now, and in no step. Computes nothing.
@@ -108,6 +108,9 @@ class Engine {
   int unit_of_bad_gradient();
   std::int64_t replays() const;   ///< steps that were replays of a captured one
   std::int64_t captures() const;  ///< times that one was captured
+  std::int64_t graph_nodes() const;  ///< of the captured steps that are kept
+  /// Kinds of steps that are issued every time, because there is no room for their graph.
+  std::int64_t graphs_without_room() const;
 
  private:
   struct Impl;

@@ -12,10 +12,10 @@
 
 namespace llampi::fsdp {
 
-/// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes,
-/// and the libraries' memory for them. 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); 0 on CPUs.
+/// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes and
+/// the libraries' memory for them, 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); and graphs of steps. 0 on CPUs.
 constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
-  return backend == comm::Backend::nccl ? std::int64_t{180} << 20 : 0;
+  return backend == comm::Backend::nccl ? (std::int64_t{180} << 20) + kGraphBytes : 0;
 }
 
 /// Bytes of device memory that a rank takes after its device has been opened: the arena, buffers that

@@ -74,13 +74,6 @@ void CudaDevice::execute(const op::Attention& o) {
 }
 
 void CudaDevice::prepare(const Operation& operation) {
-  // Of fewer labels than rows, whose products have other shapes: these are chosen when they are run.
-  const auto run_loss = [this](const auto& o) {
-    if constexpr (requires { o.valid_labels; }) {
-      if (o.valid_labels > 0) execute(o);
-    }
-  };
-  std::visit(run_loss, operation);
   if (const auto* const forward = std::get_if<op::Attention>(&operation)) cudnn_supports(*forward);
   const auto* const backward = std::get_if<op::AttentionBackward>(&operation);
   if (backward != nullptr && cudnn_supports(*backward)) longest_with_room(*backward);

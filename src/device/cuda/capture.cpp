@@ -18,22 +18,25 @@ void for_other_streams(const Work& work) {
   }
 }
 
-class CapturedGraph final : public Graph::Impl {
- public:
-  explicit CapturedGraph(cudaGraphExec_t graph) : graph_(graph) {}
-  CapturedGraph(const CapturedGraph&) = delete;
-  CapturedGraph& operator=(const CapturedGraph&) = delete;
-  ~CapturedGraph() override { cudaGraphExecDestroy(graph_); }
-  cudaGraphExec_t get() const { return graph_; }
-
- private:
-  cudaGraphExec_t graph_;
-};
-
-struct GraphRelease {
+struct RecordingRelease {
   void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
 };
-using Recording = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphRelease>;
+using Recording = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, RecordingRelease>;
+struct ExecutableRelease {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using Executable = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, ExecutableRelease>;
+
+struct CapturedGraph final : Graph::Impl {
+  explicit CapturedGraph(Recording of) : recording(std::move(of)) {
+    check(cudaGraphGetNodes(recording.get(), nullptr, &count), "cudaGraphGetNodes");
+  }
+  std::int64_t nodes() const override { return static_cast<std::int64_t>(count); }
+
+  Recording recording;  ///< until it is instantiated
+  Executable executable;
+  std::size_t count = 0;
+};
 
 }  // namespace
 
@@ -54,24 +57,27 @@ void CudaDevice::join_streams() {
   for_other_streams([&](Stream other) { wait(Stream::compute, record(other)); });
 }
 
-/// A graph's kernels have the priorities of the streams that they were captured on.
 Graph CudaDevice::end_capture() {
   join_streams();
   cudaGraph_t recorded = nullptr;
   check(cudaStreamEndCapture(compute(), &recorded), "cudaStreamEndCapture");
-  const Recording recording(recorded);
-  cudaGraphExec_t graph = nullptr;
-  const cudaError_t status =
-      cudaGraphInstantiate(&graph, recording.get(), cudaGraphInstantiateFlagUseNodePriority);
+  return Graph(std::make_unique<CapturedGraph>(Recording(recorded)));
+}
+
+/// A graph's kernels have the priorities of the streams that they were captured on.
+bool CudaDevice::instantiate(Graph& graph) {
+  auto& captured = static_cast<CapturedGraph&>(*graph.get());
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, captured.recording.get(),
+                                                  cudaGraphInstantiateFlagUseNodePriority);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();       // or the next check would report it again
-    throw Error(fmt::format(  // of this rank alone
-        "out of memory: GPU {} has none left for the graph of a captured step; do without "
-        "it (cuda_graph = off), use more ranks, or a smaller model or batch",
-        options_.gpu));
+    cudaGetLastError();  // or the next check would report it again
+    return false;
   }
   check(status, "cudaGraphInstantiate");
-  return Graph(std::make_unique<CapturedGraph>(graph));
+  captured.executable.reset(executable);
+  captured.recording.reset();
+  return true;
 }
 
 /// Whatever state the streams are in: afterwards none is captured.
@@ -86,8 +92,9 @@ void CudaDevice::drop_capture() noexcept {
 }
 
 void CudaDevice::replay(const Graph& graph) {
-  require(graph.get() != nullptr, "a replay of no graph");
-  check(cudaGraphLaunch(static_cast<const CapturedGraph*>(graph.get())->get(), compute()), "cudaGraphLaunch");
+  const auto* const captured = static_cast<const CapturedGraph*>(graph.get());
+  require(captured != nullptr && captured->executable, "a replay of a graph that is not instantiated");
+  check(cudaGraphLaunch(captured->executable.get(), compute()), "cudaGraphLaunch");
 }
 
 #ifdef LLAMPI_NVTX

@@ -66,6 +66,7 @@ class CudaDevice final : public Device, public CudaInterop {
   bool can_capture() const override { return true; }
   void begin_capture() override;
   Graph end_capture() override;
+  bool instantiate(Graph& graph) override;
   void drop_capture() noexcept override;
   void replay(const Graph& graph) override;
   void begin_range(const char* name) override;

@@ -49,7 +49,7 @@ inline constexpr std::int64_t head_loss_bytes(std::int64_t tokens, std::int64_t 
 /// The workspace where rows without a label are left out: fewer logits, so that there is room for the rows that are packed. Parts
 /// begin so many bytes into it.
 struct PackedHead {
-  std::int64_t chunk = 0;   ///< rows; 0: there is no room, so all rows are computed
+  std::int64_t chunk = 0;   ///< rows; 0: there is no room for as few chunks as all rows take, so all are computed
   std::int64_t logits = 0;  ///< behind the losses, both as above
   std::int64_t x = 0;       ///< of a chunk, [chunk, hidden]; its gradients replace it
   std::int64_t rows = 0;    ///< int32: where they stand in x
@@ -64,12 +64,15 @@ inline constexpr PackedHead packed_head(std::int64_t rows, std::int64_t tokens, 
   const std::int64_t all = head_loss_bytes(tokens, vocabulary, dtype, logits_bytes);
   const std::int64_t fitting =
       (all - 2 * list - 3 * kAlignment) / (size_of(DType::float32) + of_logits + of_x);
-  std::int64_t chunk = std::min({head_rows(tokens, vocabulary, dtype, logits_bytes), rows, fitting});
+  const std::int64_t unpacked = head_rows(tokens, vocabulary, dtype, logits_bytes);
+  std::int64_t chunk = std::min({unpacked, rows, fitting});
   if (chunk < 1) return {};
   if (chunk < rows) {  // whole tiles, about as many in each chunk
     const std::int64_t most = chunk < kTile ? chunk : chunk / kTile * kTile;
     chunk = std::min(most, round_up(ceil_div(rows, ceil_div(rows, most)), kTile));
   }
+  // Each chunk adds to the gradient of the weight.
+  if (ceil_div(rows, chunk) > ceil_div(tokens, unpacked)) return {};
   PackedHead parts{.chunk = chunk};
   parts.logits = head_losses_bytes(chunk);
   parts.x = parts.logits + round_up(chunk * of_logits, kAlignment);

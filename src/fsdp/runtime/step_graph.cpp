@@ -2,11 +2,12 @@
 #include "fsdp/runtime/step_graph.hpp"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 namespace llampi::fsdp {
 namespace {
 
-constexpr std::size_t kMostGraphs = 4;  // each takes memory of the device
 constexpr const char* kReplay = "replay of the captured step";
 
 /// Ends a capture that an exception breaks off.
@@ -32,15 +33,15 @@ class Capturing {
 }  // namespace
 
 bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts) {
-  if (seen_.insert(counts).second) return executor_.run(step, inputs);
+  if (seen_.insert(counts).second || issued_.contains(counts)) return executor_.run(step, inputs);
   const auto known = std::find_if(captured_.begin(), captured_.end(),
                                   [&](const auto& captured) { return captured.counts == counts; });
   if (known != captured_.end()) {
     std::rotate(known, known + 1, captured_.end());
-  } else {
-    if (captured_.size() == kMostGraphs) captured_.erase(captured_.begin());
-    captured_.push_back({counts, capture(step, inputs)});
-    ++captures_;
+  } else if (!capture(step, inputs, counts)) {
+    issued_.insert(counts);
+    ++without_room_;
+    return executor_.run(step, inputs);
   }
   const device::Range range(device_, kReplay);
   executor_.record().issue({kReplay});
@@ -50,11 +51,36 @@ bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const Ba
   return true;
 }
 
-device::Graph StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs) {
+bool StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts) {
   const device::Range range(device_, "capture of the step");
   Capturing capturing(device_);
   executor_.capture(step, inputs);
-  return capturing.end();
+  device::Graph graph = capturing.end();
+  ++captures_;
+
+  std::int64_t nodes = graph.nodes();
+  world_.max(std::span(&nodes, 1));
+  if (nodes > most_nodes_) return false;
+  make_room(nodes);
+  std::int64_t failed = device_.instantiate(graph) ? 0 : 1;
+  world_.max(std::span(&failed, 1));
+  if (failed != 0) return false;
+  captured_.push_back({counts, std::move(graph), nodes});
+  return true;
+}
+
+std::int64_t StepGraphs::nodes() const {
+  std::int64_t nodes = 0;
+  for (const auto& captured : captured_) nodes += captured.nodes;
+  return nodes;
+}
+
+/// The same graphs go on all ranks.
+void StepGraphs::make_room(std::int64_t nodes) {
+  while (this->nodes() + nodes > most_nodes_) {
+    issued_.insert(captured_.front().counts);
+    captured_.erase(captured_.begin());
+  }
 }
 
 }  // namespace llampi::fsdp

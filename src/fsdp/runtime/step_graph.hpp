@@ -2,11 +2,13 @@
 // Steps as graphs: a step is run action by action, captured when it comes again, and then replayed.
 //
 // What changes from step to step lies where a graph reads it anew: scalars in device memory, micro-batches in
-// host memory that the engine keeps. All else is the same in every step but the number of segments, and of
-// those of each class of lengths, for which operations are issued. So all micro-batches of all ranks have the
-// same numbers, the largest so far, rounded up (RoundedCounts): the segments that are too many are empty.
-// They are the same on all ranks because collectives may be captured and replayed only by all of them
-// together. The numbers are the same without graphs, and so are the bits.
+// host memory that the engine keeps. All else is the same in every step but the numbers for which operations
+// are issued (BatchCounts): segments, those of each class of lengths, and labels in quarters of a micro-batch.
+// All micro-batches of all ranks have the same numbers (RoundedCounts), because collectives may be captured and
+// replayed only by all ranks together. The numbers are the same without graphs, and so are the bits.
+//
+// There is room for so many nodes (EngineOptions::graph_nodes). The graph that was replayed longest ago gives way to another, and its kind of steps is
+// issued from then on: to instantiate a graph in every step would take longer than to issue it.
 //
 // A step is issued all the same if somebody observes it, or if a snapshot was taken just before: a graph
 // could only wait for the copies as a whole, while of a step that is issued the update alone does.
@@ -22,33 +24,46 @@ namespace llampi::fsdp {
 
 class StepGraphs {
  public:
-  StepGraphs(device::Device& device, Executor& executor) : device_(device), executor_(executor) {}
+  StepGraphs(device::Device& device, comm::World& world, Executor& executor, std::int64_t most_nodes)
+      : device_(device), world_(world), executor_(executor), most_nodes_(most_nodes) {}
 
   /// The first step of its kind runs without a graph: libraries choose and load kernels, NCCL connects.
   /// False: it was aborted, as Executor::run() says; a step that is replayed is not.
+  /// Collective, also where no collective is in the step: ranks agree whether all have room for a graph.
   bool run(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
   /// The next step of each kind is a first one again: kernels may be others.
   void forget() {
     seen_.clear();
     captured_.clear();
+    issued_.clear();
   }
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
   /// Times that a step was captured.
   std::int64_t captures() const { return captures_; }
+  /// Of the graphs that are kept, each on the rank where it has most.
+  std::int64_t nodes() const;
+  /// Kinds of steps whose graph found no room.
+  std::int64_t without_room() const { return without_room_; }
 
  private:
   struct CapturedStep {
     BatchCounts counts;  ///< that operations were issued for
     device::Graph graph;
+    std::int64_t nodes = 0;  ///< the most of all ranks
   };
-  device::Graph capture(const BoundProgram& step, const RunInputs& inputs);
+  /// The graph of these counts, as the last of those that are kept. False: there is no room for it.
+  bool capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
+  void make_room(std::int64_t nodes);
 
   device::Device& device_;
+  comm::World& world_;
   Executor& executor_;
+  std::int64_t most_nodes_;
   std::set<BatchCounts> seen_;          ///< with which a step has run
+  std::set<BatchCounts> issued_;        ///< with which steps are not captured, or no more
   std::vector<CapturedStep> captured_;  ///< the last used is the last
-  std::int64_t replays_ = 0, captures_ = 0;
+  std::int64_t replays_ = 0, captures_ = 0, without_room_ = 0;
 };
 
 }  // namespace llampi::fsdp

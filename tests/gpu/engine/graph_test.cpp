@@ -60,6 +60,9 @@ class GpuGraph : public ::testing::Test {
       trajectory.grad_norms.push_back(result.grad_norm);
     }
     EXPECT_EQ(run.engine().replays(), options.graph ? replays : 0);
+    EXPECT_LE(run.engine().graph_nodes(), options.graph_nodes);
+    nodes_ = run.engine().graph_nodes();
+    without_room_ = run.engine().graphs_without_room();
     EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
     trajectory.final_parameters = whole_parameters(test_world(), run.device(), run.engine());
     return trajectory;
@@ -91,6 +94,7 @@ class GpuGraph : public ::testing::Test {
   GpuRank rank_;
   std::unique_ptr<device::Device> host_;
   std::unique_ptr<Machine> machine_;
+  std::int64_t nodes_ = 0, without_room_ = 0;  ///< of the last run's graphs
 };
 
 TEST_F(GpuGraph, ReplaysEveryStepButTheFirst) {
@@ -144,9 +148,11 @@ TEST_F(GpuGraph, ThereIsOneForEachNumberOfLabels) {
   expect_same({.accumulation = 2}, kUsualSteps - 2, few_labels);
 }
 
-// Five numbers in turns, of which the engine keeps four: each is captured again and again.
+// Five numbers in turns, and room for four graphs: the first gives way to the fifth, and its steps are issued from then on.
 TEST_F(GpuGraph, OldOnesGoWhereNumbersOfSegmentsAreMany) {
   fixture_ = fixture(16, 2);
+  run({.graph = true}, 1, {}, 2);
+  const std::int64_t nodes_of_one = nodes_;
   const auto more_and_more = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
     const auto more =
@@ -154,7 +160,14 @@ TEST_F(GpuGraph, OldOnesGoWhereNumbersOfSegmentsAreMany) {
     const int turn = (t - 1) % 5;
     if (turn > 0) divide(batch, fixture_.seq_len, std::min(batch.token_count(), more << (turn - 1)));
   };
-  expect_same({}, 7, more_and_more, 12);
+  expect_same({.graph_nodes = nodes_of_one * 9 / 2}, 6, more_and_more, 12);
+  EXPECT_GT(nodes_, 3 * nodes_of_one);
+  EXPECT_EQ(without_room_, 0);
+}
+
+TEST_F(GpuGraph, AStepOfMoreNodesThanThereIsRoomForIsIssued) {
+  expect_same({.graph_nodes = 20}, 0);
+  EXPECT_EQ(without_room_, 1);
 }
 
 TEST_F(GpuGraph, EvaluationsAndLoadsComeBetween) {

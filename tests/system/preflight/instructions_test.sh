@@ -7,8 +7,8 @@ set -euo pipefail
 source "$1/tests/system/drill/drill.sh"
 version=$("$2" --version)
 case $version in
-    *oneDNN*AVX-512*) fewer=AVX2 name=AVX2 ;;
-    *oneDNN*AVX2*) fewer=SSE41 name=SSE4.1 ;;
+    *oneDNN*AVX-512*) fewer=AVX2 name=AVX2 expected=1 ;;
+    *oneDNN*AVX2*) fewer=SSE41 name=generic expected=2 ;; # which llampi refuses, after the line of this check
     *)
         echo "skipped: matrix products are not oneDNN's with AVX2 or AVX-512, so no rank can use fewer instructions:" "$(grep -i "products\|BLAS\|oneDNN" <<<"$version" || true)"
         exit 77
@@ -19,7 +19,7 @@ keys=(--model.config=config.json --data.train=train.h5 --data.seq_len=16 --train
 status=0
 output=$(mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : \
     -n 1 -x DNNL_MAX_CPU_ISA=$fewer "$llampi" check "${keys[@]}" --skip-arithmetic 2>&1) || status=$?
-if ((status != 1)) || ! grep -qE "^FAIL  program +rank 1 on .* runs another program, .*: \"matrix products .*$name.*\" instead of \"" <<<"$output"; then
+if ((status != expected)) || ! grep -qE "^FAIL  program +rank 1 on .* runs another program, .*: \"matrix products .*$name.*\" instead of \"" <<<"$output"; then
     printf '%s\nstatus %d: rank 1 has fewer instructions and is not named\n' "$output" "$status" >&2
     exit 1
 fi
