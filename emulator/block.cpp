@@ -114,14 +114,15 @@ class Block {
   StaticShared& static_shared() { return static_shared_; }
   void meet_all(llampi::SourceLocation where);
   int count(bool predicate, llampi::SourceLocation where);
-  void meet_warp(llampi::SourceLocation where);
-  std::byte* memory_of_warp(llampi::SourceLocation where);
+  void meet_warp(llampi::SourceLocation where) { meet(whole_warp(where), where); }
+  const std::byte* show_to_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
 
  private:
   void prepare(dim3 shape);
   void prepare_shared(std::size_t bytes);
   /// Of the current thread. @throws Error if it is not whole
   Warp& whole_warp(llampi::SourceLocation where);
+  void meet(Warp& warp, llampi::SourceLocation where);
   Fiber* thread_main(int thread);
   /// The current thread gives way until it is made ready again.
   void pause();
@@ -277,13 +278,15 @@ Warp& Block::whole_warp(llampi::SourceLocation where) {
   return *warps_[static_cast<std::size_t>(warp)];
 }
 
-std::byte* Block::memory_of_warp(llampi::SourceLocation where) {
+const std::byte* Block::show_to_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
   Warp& warp = whole_warp(where);
-  return warp.values[warp.phase];
+  std::byte* const values = warp.values[warp.phase];
+  std::memcpy(values + static_cast<std::size_t>(current_thread % kWarp) * bytes, value, bytes);
+  meet(warp, where);
+  return values;
 }
 
-void Block::meet_warp(llampi::SourceLocation where) {
-  Warp& warp = whole_warp(where);
+void Block::meet(Warp& warp, llampi::SourceLocation where) {
   warp.meeting.come(where, threadIdx);
   warp.meeting.waiting.push_back(current_thread);
   if (static_cast<int>(warp.meeting.waiting.size()) == kWarp) {
@@ -368,8 +371,8 @@ void meet_warp(llampi::SourceLocation where) {
   running_block("an operation of a warp outside of a kernel").meet_warp(where);
 }
 
-std::byte* memory_of_warp(llampi::SourceLocation where) {
-  return running_block("an operation of a warp outside of a kernel").memory_of_warp(where);
+const std::byte* show_to_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
+  return running_block("an operation of a warp outside of a kernel").show_to_warp(value, bytes, where);
 }
 
 int count_in_block(bool predicate, llampi::SourceLocation where) {

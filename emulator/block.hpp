@@ -55,9 +55,9 @@ int count_in_block(bool predicate, llampi::SourceLocation where);
 /// __syncwarp(): all lanes of the warp come here.
 void meet_warp(llampi::SourceLocation where);
 
-/// Where the lanes of the calling thread's warp put what they show to each other when they meet next: `kWarp * kLaneBytes` bytes,
-/// which stay until the operation after that.
-std::byte* memory_of_warp(llampi::SourceLocation where);
+/// All lanes of the warp come here, each with so many bytes. Returns those of all lanes, which stay until the lane's next
+/// operation of the warp.
+const std::byte* show_to_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
 
 /// Index of the calling thread in its warp.
 inline int lane() {
@@ -85,10 +85,7 @@ class Lanes {
 template <class T>
 Lanes<T> show_lanes(const T& value, llampi::SourceLocation where = llampi::SourceLocation::current()) {
   static_assert(sizeof(T) <= kLaneBytes);
-  std::byte* values = memory_of_warp(where);
-  std::memcpy(values + static_cast<std::size_t>(lane()) * sizeof(T), &value, sizeof(T));
-  meet_warp(where);
-  return Lanes<T>(values);
+  return Lanes<T>(show_to_warp(&value, sizeof(T), where));
 }
 
 }  // namespace llampi::emulator

@@ -69,7 +69,8 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, or in one where the logits have room.
   const std::int64_t rows = rows_with_logits(o);
-  const std::int64_t chunk = std::min(rows, device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes));
+  const std::int64_t chunk =
+      std::min(rows, device::cuda::head_rows(o.tokens, o.vocabulary, dtype, logits_bytes));
   const std::int64_t chunks = ceil_div(rows, chunk);
   // CPUs compute gradients in float32 and round their sums.
   const DType gradient = dtype == DType::float32 ? dtype : dtype_of_word(o.gradient);

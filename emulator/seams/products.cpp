@@ -85,13 +85,19 @@ bool is_allowed(const Algorithm& algorithm, const ColumnProduct& product) {
          std::ranges::all_of(product.alignment, [&](auto a) { return a >= algorithm.alignment; });
 }
 
-float read(const void* data, DType dtype, std::int64_t at) {
-  if (is_float8(dtype)) return from_float8(float8_format(dtype), static_cast<const std::uint8_t*>(data)[at]);
-  float value = 0;
+/// Calls `use(index, value)` for `count` elements from `begin` on.
+template <class Use>
+void read(const void* data, DType dtype, std::int64_t begin, std::int64_t count, const Use& use) {
+  if (is_float8(dtype)) {
+    const auto* const values = static_cast<const std::uint8_t*>(data) + begin;
+    const auto format = float8_format(dtype);
+    for (std::int64_t i = 0; i < count; ++i) use(i, from_float8(format, values[i]));
+    return;
+  }
   device::cuda::dispatch(dtype, [&](auto tag) {
-    value = device::cuda::to_float(static_cast<const typename decltype(tag)::type*>(data)[at]);
+    const auto* const values = static_cast<const typename decltype(tag)::type*>(data) + begin;
+    for (std::int64_t i = 0; i < count; ++i) use(i, device::cuda::to_float(values[i]));
   });
-  return value;
 }
 
 void write(void* data, DType dtype, std::int64_t at, float value) {
@@ -109,28 +115,25 @@ struct Operand {
   Fp8Scaling scaling;
   const float* factors;
 
-  /// Times the factor of its block or tile; one factor is that of the product.
-  float at(std::int64_t row, std::int64_t col) const {
-    const float value = read(data, matrix.dtype, col * matrix.stride + row);
-    if (scaling == Fp8Scaling::tensor) return value;
+  /// Of the block or tile that an element is in; one factor is that of the product.
+  float factor(std::int64_t row, std::int64_t col) const {
+    if (scaling == Fp8Scaling::tensor) return 1;
     const std::int64_t along = row / kFp8Block;
     const std::int64_t cols = device::fp8_scale_shape(scaling, matrix.cols, matrix.rows).cols;
-    return value *
-           factors[scaling == Fp8Scaling::tiles ? along * cols + col : col / kFp8Block * cols + along];
+    return factors[scaling == Fp8Scaling::tiles ? along * cols + col : col / kFp8Block * cols + along];
   }
 };
 
 /// op(matrix) in float32, row by row, without gaps.
 std::vector<float> rows_of(const Operand& operand) {
   const ColumnMatrix& m = operand.matrix;
-  std::vector<float> result;
-  result.reserve(static_cast<std::size_t>(m.rows * m.cols));
-  if (operand.transpose == Transpose::yes) {
-    for (std::int64_t j = 0; j < m.cols; ++j)
-      for (std::int64_t i = 0; i < m.rows; ++i) result.push_back(operand.at(i, j));
-  } else {
-    for (std::int64_t i = 0; i < m.rows; ++i)
-      for (std::int64_t j = 0; j < m.cols; ++j) result.push_back(operand.at(i, j));
+  std::vector<float> result(static_cast<std::size_t>(m.rows * m.cols));
+  const bool turned = operand.transpose == Transpose::yes;
+  for (std::int64_t j = 0; j < m.cols; ++j) {
+    float* const first = &result[static_cast<std::size_t>(turned ? j * m.rows : j)];
+    const std::int64_t apart = turned ? 1 : m.cols;
+    read(operand.data, m.dtype, j * m.stride, m.rows,
+         [&](std::int64_t i, float value) { first[i * apart] = value * operand.factor(i, j); });
   }
   return result;
 }
@@ -145,20 +148,28 @@ void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
   const bool has_one_factor = is_float8(product.first.dtype) && product.first_scaling == Fp8Scaling::tensor;
   const float factor_of_both =
       operands.scale * (has_one_factor ? *operands.first_factor * *operands.second_factor : 1.0F);
-  std::vector<float> row(n);
+  std::vector<float> rows(m * n);
   for (std::size_t i = 0; i < m; ++i) {
-    std::fill(row.begin(), row.end(), 0.0F);
+    float* const row = &rows[i * n];
     for (std::size_t l = 0; l < k; ++l) {
       const float factor = a[i * k + l];
       const float* const b_row = &b[l * n];
       for (std::size_t j = 0; j < n; ++j) row[j] += factor * b_row[j];
     }
-    for (std::size_t j = 0; j < n; ++j) {
-      const auto at = static_cast<std::int64_t>(j) * c.stride + static_cast<std::int64_t>(i);
-      const float before = product.adds ? read(operands.added, c.dtype, at) : 0.0F;
-      write(operands.result, c.dtype, at, row[j] * factor_of_both + before);
-    }
+    for (std::size_t j = 0; j < n; ++j) row[j] *= factor_of_both;
   }
+  device::cuda::dispatch(c.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (std::size_t j = 0; j < n; ++j) {
+      const std::int64_t column = static_cast<std::int64_t>(j) * c.stride;
+      const T* const added = product.adds ? static_cast<const T*>(operands.added) + column : nullptr;
+      T* const result = static_cast<T*>(operands.result) + column;
+      for (std::size_t i = 0; i < m; ++i) {
+        const float before = added != nullptr ? device::cuda::to_float(added[i]) : 0.0F;
+        result[i] = device::cuda::from_float<T>(rows[i * n + j] + before);
+      }
+    }
+  });
 }
 
 /// cuBLASLt takes a factor that it is not given for 1.

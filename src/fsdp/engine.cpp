@@ -239,7 +239,7 @@ struct Engine::Impl {
   Executor executor{device, world, arenas, own_record};
   RoundedCounts rounded_counts;
   StepGraphs graphs{device, world, executor, options.graph_nodes};  ///< destroyed before the groups
-  bool stale = true;                    ///< parameter shards may not follow their masters
+  bool stale = true;  ///< parameter shards may not follow their masters
 };
 
 Engine::Engine(const model::Model& model, device::Device& device, device::Device& host, comm::World& world,

@@ -168,7 +168,7 @@ TEST_F(GpuDevice, RanksThatHaveItShareWhatIsThere) {
 TEST_F(GpuDevice, EventsOrderStreams) {
   // A number handed from stream to stream, each of which adds its own: only the events keep the order.
   constexpr std::int64_t n = 1 << 16;
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     const device::Memory host = device().allocate_host(n * 4);
@@ -206,7 +206,7 @@ TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
 TEST_F(GpuDevice, EventsTellTheTimeBetweenThem) {
   constexpr double kResolution = 2e-6;
   const Buffer a(device(), DType::float32, 100000), b(device(), DType::float32, 100000);
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     device().synchronize_all();
@@ -236,7 +236,7 @@ TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
   // Up on one stream, twice on another, down on a third; each replay with what is in host memory then.
   constexpr std::int64_t n = 5000;
   ASSERT_TRUE(device().can_capture());
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     const device::Memory from = device().allocate_host(n * 4), to = device().allocate_host(n * 4);

@@ -22,7 +22,7 @@ class GpuFp8 : public GpuTest {
         SCOPED_TRACE(fmt::format("{}, from {}", c.name, to_string(dtype)));
         Session reference(*reference_device, DType::float64, Weights::trained, dtype);
         const auto expected = run(reference, c);
-        for (const WorkOrder& order : work_orders()) {
+        for (const WorkOrder& order : compared_orders()) {
           SCOPED_TRACE(order.name);
           order.set();
           Session session(device(), dtype);
@@ -73,7 +73,7 @@ TEST_F(GpuFp8, ScalesAreThoseOfTheReference) {
 }
 
 TEST_F(GpuFp8, TransposesBytes) {
-  for (const WorkOrder& order : work_orders()) {
+  for (const WorkOrder& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     for (const auto& [rows, cols] :
@@ -92,7 +92,7 @@ TEST_F(GpuFp8, TransposesBytes) {
 
 TEST_F(GpuFp8, OperationsMeasureWhatTheyWrite) {
   const std::vector<MeasuringCase> operations = measuring_operations();
-  for (const WorkOrder& order : work_orders()) {
+  for (const WorkOrder& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
@@ -107,7 +107,7 @@ TEST_F(GpuFp8, OperationsMeasureWhatTheyWrite) {
 
 TEST_F(GpuFp8, CastsOfWhatIsComputedHaveTheBitsOfWhatIsWritten) {
   const std::vector<ComputedCastCase> operations = computed_casts();
-  for (const WorkOrder& order : work_orders()) {
+  for (const WorkOrder& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     for (const DType dtype : {DType::bfloat16, DType::float32}) {
@@ -140,7 +140,7 @@ void GpuFp8::expect_products_like_the_reference(const std::vector<Fp8ProductCase
       SCOPED_TRACE(fmt::format("{} into {}", op.name, to_string(dtype)));
       Session reference(*reference_device, DType::float64, Weights::trained, dtype);
       const std::vector<Values> expected = op.forward(reference, op.inputs);
-      for (const WorkOrder& order : work_orders()) {
+      for (const WorkOrder& order : compared_orders()) {
         SCOPED_TRACE(order.name);
         order.set();
         Session session(device(), dtype);

@@ -25,6 +25,13 @@ struct WorkOrder {
   std::function<void()> set;
 };
 std::vector<WorkOrder> work_orders();
+/// Those in which a test runs that runs in several. With --gtest_also_run_disabled_tests, which long tests have, all of them; else
+/// not the first, in which all other tests run.
+inline std::vector<WorkOrder> compared_orders() {
+  std::vector<WorkOrder> orders = work_orders();
+  if (orders.size() > 1 && !GTEST_FLAG_GET(also_run_disabled_tests)) orders.erase(orders.begin());
+  return orders;
+}
 /// Whether sums of products are float32's, as on the emulated GPU: tensor cores keep fewer bits of them in 8 bits.
 bool sums_are_float32();
 /// Whether it multiplies with scales of blocks: Hopper does, and what is emulated.

@@ -54,7 +54,7 @@ class GpuOperations : public GpuTest {
   static void expect_like(const OperationCase& op, DType dtype, const std::vector<Values>& expected,
                           const Run& run) {
     std::vector<Values> first;
-    for (const WorkOrder& order : work_orders()) {
+    for (const WorkOrder& order : compared_orders()) {
       SCOPED_TRACE(order.name);
       order.set();
       Session session(device(), dtype);

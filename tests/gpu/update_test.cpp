@@ -89,7 +89,7 @@ TEST_F(GpuUpdate, NormIsTheReferencesToTheLastBit) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       Session r(*reference, DType::float64, Weights::trained, dtype);
       const Norm expected = norm_of(r, r.upload(many_magnitudes()), cases[i], {}, 1, 1024);
-      for (const WorkOrder& order : work_orders()) {
+      for (const WorkOrder& order : compared_orders()) {
         SCOPED_TRACE(fmt::format("{}, case {}, {}, seed {}", to_string(dtype), i, order.name, kSeed));
         order.set();
         Session s(device(), dtype);
@@ -278,7 +278,7 @@ TEST_F(GpuUpdate, AdamWIsTheCpusToTheLastBit) {
     for (const DType gradients : {DType::float32, DType::bfloat16}) {
       const std::vector<Values> expected = three_steps(*cpu, types, gradients, 3003);
       EXPECT_TRUE(std::isnan(expected[3].data[1402]));  // the hole
-      for (const WorkOrder& order : work_orders()) {
+      for (const WorkOrder& order : compared_orders()) {
         SCOPED_TRACE(fmt::format("{}, gradient {}, {}", describe(types), to_string(gradients), order.name));
         order.set();
         expect_same_numbers(three_steps(device(), types, gradients, 3003), expected);

@@ -45,9 +45,9 @@ struct TrajectoryOptions {
   std::string frozen = {};  ///< besides what the fixture's rules say
   /// Of a whole parameter's initial values; none: they stay as the fixture has them.
   std::function<void(const model::Parameter&, std::vector<double>&)> change_initial = {};
-  Machine* machine = nullptr;       ///< null: a CPU device
-  bool observed = false;            ///< somebody watches each action, as the trace does
-  bool graph = false;               ///< EngineOptions::graph
+  Machine* machine = nullptr;  ///< null: a CPU device
+  bool observed = false;       ///< somebody watches each action, as the trace does
+  bool graph = false;          ///< EngineOptions::graph
   std::int64_t graph_nodes = fsdp::kGraphNodes;
   bool snapshot = false;            ///< EngineOptions::snapshot
   bool saves_frozen = true;         ///< EngineOptions::saves_frozen

@@ -68,8 +68,8 @@ Graph CudaDevice::end_capture() {
 bool CudaDevice::instantiate(Graph& graph) {
   auto& captured = static_cast<CapturedGraph&>(*graph.get());
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&executable, captured.recording.get(),
-                                                  cudaGraphInstantiateFlagUseNodePriority);
+  const cudaError_t status =
+      cudaGraphInstantiate(&executable, captured.recording.get(), cudaGraphInstantiateFlagUseNodePriority);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // or the next check would report it again
     return false;

@@ -47,7 +47,7 @@ class GpuEngine : public ::testing::Test {
     for (const auto& name : names) {
       SCOPED_TRACE(name);
       const auto fixture = oracle::load(name);
-      for (const auto& order : work_orders()) {
+      for (const auto& order : compared_orders()) {
         SCOPED_TRACE(order.name);
         order.set();
         expect_oracle(run(fixture, {.accumulation = 2}), fixture, kFloat32Tolerance);
@@ -283,7 +283,7 @@ TEST_F(GpuEngine, SumsOverReplicasBesideOthersHaveTheSameBits) {
       .strategy = fsdp::Strategy::hybrid_shard, .accumulation = 2, .poison = true, .shard_group_size = 2};
   const auto base = run(fixture, options);
   options.all_reduce_stream = options.graph = true;
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     order.set();
     expect_same_bits(base, run(fixture, options), order.name);
   }
@@ -329,7 +329,7 @@ TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
                                                 .reduce = DType::bfloat16,
                                                 .gradient_shard = DType::bfloat16}};
   const auto base = run(fixture, options);
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     order.set();
     expect_same_bits(base, run(fixture, options), order.name);
   }
@@ -365,7 +365,7 @@ TEST_F(GpuEngine, ProductsIn8BitsHaveTheSameBitsInAnyOrderAndPlace) {
   const TrajectoryOptions options{
       .accumulation = 2, .poison = true, .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
   const auto base = run(fixture, options);
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     order.set();
     expect_same_bits(base, run(fixture, options), order.name);
   }

@@ -73,7 +73,7 @@ class GpuGraph : public ::testing::Test {
     options.poison = true;
     const Trajectory eager = run(options, replays, before, steps);
     options.graph = true;
-    for (const auto& order : work_orders()) {
+    for (const auto& order : compared_orders()) {
       SCOPED_TRACE(order.name);
       order.set();
       expect_same_bits(eager, run(options, replays, before, steps), "with graphs");
@@ -148,11 +148,9 @@ TEST_F(GpuGraph, ThereIsOneForEachNumberOfLabels) {
   expect_same({.accumulation = 2}, kUsualSteps - 2, few_labels);
 }
 
-// Five numbers in turns, and room for four graphs: the first gives way to the fifth, and its steps are issued from then on.
-TEST_F(GpuGraph, OldOnesGoWhereNumbersOfSegmentsAreMany) {
+// Operations are issued for the most segments so far, so the second time numbers come in turns there are two graphs.
+TEST_F(GpuGraph, NumbersOfSegmentsNeverFall) {
   fixture_ = fixture(16, 2);
-  run({.graph = true}, 1, {}, 2);
-  const std::int64_t nodes_of_one = nodes_;
   const auto more_and_more = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
     const auto more =
@@ -160,8 +158,22 @@ TEST_F(GpuGraph, OldOnesGoWhereNumbersOfSegmentsAreMany) {
     const int turn = (t - 1) % 5;
     if (turn > 0) divide(batch, fixture_.seq_len, std::min(batch.token_count(), more << (turn - 1)));
   };
-  expect_same({.graph_nodes = nodes_of_one * 9 / 2}, 6, more_and_more, 12);
-  EXPECT_GT(nodes_, 3 * nodes_of_one);
+  expect_same({}, 7, more_and_more, 12);
+}
+
+// Four numbers in turns, and room for three graphs: the first gives way to the fourth, and its steps are issued from then on.
+TEST_F(GpuGraph, OldOnesGiveWayWhereThereIsNoRoom) {
+  fixture_ = fixture(16, 2);
+  run({.graph = true}, 1, {}, 2);
+  const std::int64_t nodes_of_one = nodes_;
+  const auto quarters = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    for (auto& batch : inputs.micro_batches) {
+      batch.valid_labels = batch.token_count() * (4 - (t - 1) % 4) / 4;
+      std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
+    }
+  };
+  expect_same({.graph_nodes = nodes_of_one * 7 / 2}, 7, quarters, 12);
+  EXPECT_GT(nodes_, 2 * nodes_of_one);
   EXPECT_EQ(without_room_, 0);
 }
 

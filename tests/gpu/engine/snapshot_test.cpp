@@ -105,7 +105,7 @@ TEST_F(GpuSnapshot, TheNextUpdateComesAfterTheCopies) {
       {.offload = {.optimizer = true, .params = true, .host_step = true}}};
   for (const auto& options : all) {
     SCOPED_TRACE(::testing::Message() << "configuration " << &options - all.data());
-    for (const auto& order : work_orders()) {
+    for (const auto& order : compared_orders()) {
       SCOPED_TRACE(order.name);
       order.set();
       expect_state_of_its_moment(options, 0);
@@ -115,7 +115,7 @@ TEST_F(GpuSnapshot, TheNextUpdateComesAfterTheCopies) {
 
 // Of two steps the second is behind a snapshot, and issued; the very first is so in any case.
 TEST_F(GpuSnapshot, AGraphIsNotReplayedBesideTheCopies) {
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     expect_state_of_its_moment({.graph = true}, kRounds - 1);
@@ -124,7 +124,7 @@ TEST_F(GpuSnapshot, AGraphIsNotReplayedBesideTheCopies) {
 }
 
 TEST_F(GpuSnapshot, IsCompleteForWhoeverWaits) {
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     const auto run = start({});
@@ -148,7 +148,7 @@ TEST_F(GpuSnapshot, IsCompleteForWhoeverWaits) {
 
 // As a save in the background does.
 TEST_F(GpuSnapshot, IsCompleteForAThreadThatWaits) {
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     const auto run = start({});

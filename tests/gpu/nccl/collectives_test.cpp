@@ -40,7 +40,7 @@ class NcclCollectives : public NcclTest, public ::testing::WithParamInterface<Wa
   /// Calls `body(dtype, elements)` for everything there is.
   template <class Body>
   void for_all(Body body) {
-    for (const auto& order : work_orders()) {
+    for (const auto& order : compared_orders()) {
       order.set();
       for (const DType dtype : kTypes) {
         for (const std::int64_t elements : kSizes) {
@@ -211,7 +211,7 @@ TEST_P(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
   const auto group = world().group(members);
   EXPECT_EQ(group->members(), members);
   EXPECT_EQ(members[static_cast<std::size_t>(group->rank())], mpi.rank());
-  for (const auto& order : work_orders()) {
+  for (const auto& order : compared_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
     for (const std::int64_t elements : {5, 1000}) {

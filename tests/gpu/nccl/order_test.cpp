@@ -23,7 +23,7 @@ class NcclOrder : public NcclTest, public ::testing::WithParamInterface<comm::Re
   }
   template <class Body>
   void for_all_orders(Body body) {
-    for (const auto& order : work_orders()) {
+    for (const auto& order : compared_orders()) {
       SCOPED_TRACE(order.name);
       order.set();
       body();

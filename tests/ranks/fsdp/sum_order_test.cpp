@@ -50,7 +50,7 @@ std::vector<TrajectoryOptions> strategies() {
 
 TEST_P(InTree, BitsAreThoseOfOneRank) {
   if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
-  fixture_.training.steps = 4;  // bits that differ do so at once
+  fixture_.training.steps = 2;  // bits that differ do so at once
   const std::vector<WrapOptions> wraps = {
       {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
   const std::vector<BlockCheckpointing> checkpointing = {Checkpointing::none, Checkpointing::full,
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Oracle, InTreeFp8, ::testing::Values("fp8_untied", "fp8
 
 TEST_P(InTreeFp8, BitsAreThoseOfOneRank) {
   if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
-  fixture_.training.steps = 4;
+  fixture_.training.steps = 2;
   for (const auto& [global_batch, micro_batch] : {std::pair{8, 1}, {16, 2}}) {
     TrajectoryOptions whole{.sum_order = SumOrder::tree, .global_batch = global_batch};
     whole.accumulation = global_batch / micro_batch;
@@ -146,7 +146,7 @@ TEST_P(InTree, EqualsPyTorch) {
 // Ranks of a node are summed first, which with a power of two of consecutive ranks on each is the same tree.
 TEST_P(InTree, BitsDoNotDependOnTheNodes) {
   if (!is_power_of_two(test_ranks()) || test_ranks() < 4) GTEST_SKIP() << "needs two nodes of several ranks";
-  fixture_.training.steps = 4;
+  fixture_.training.steps = 2;
   TrajectoryOptions options{.sum_order = SumOrder::tree, .global_batch = 8};
   options.accumulation = 8;
   const auto expected = run_alone(options);

@@ -48,7 +48,8 @@ TEST(PackedHead, HasNoMoreChunksThanAllRowsHave) {
 
 TEST(PackedHead, IsForAllOfLlama) {
   for (int quarters = 1; quarters < 4; ++quarters)
-    EXPECT_GT(packed_head(2048 * quarters, 8192, 4096, 128'256, DType::bfloat16, device::kLogitsBytes).chunk, 0);
+    EXPECT_GT(packed_head(2048 * quarters, 8192, 4096, 128'256, DType::bfloat16, device::kLogitsBytes).chunk,
+              0);
 }
 
 TEST(PackedHead, LiesInTheWorkspace) {
