@@ -13,6 +13,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/added_work.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 
@@ -58,9 +59,9 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                             -machine.host->available_bytes(local_ranks)};
   world.max(std::span(lacking));
   const fsdp::AvailableMemory available{.backend = world.backend(),
+                                        .one_memory = !machine.gpu,
                                         .on_device = -lacking[0],
-                                        .on_host = -lacking[1],
-                                        .one_memory = !machine.gpu};
+                                        .on_host = -lacking[1]};
   const auto mesh = fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
@@ -68,9 +69,9 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                    .sizes = machine.device().sizes(),
                                    .backend = world.backend(),
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
-                                     return available.holds(arena_bytes, in_groups);
+                                     return available.holds(arena_bytes, in_groups, options.reduction);
                                    }};
-  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available.on_device;
+  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : *available.on_device;
   return fsdp::decide_what_fits(question, {.checkpointing = o.checkpointing == "auto",
                                            .offload = machine.gpu != nullptr,
                                            .micro_batch = divides,

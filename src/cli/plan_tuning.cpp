@@ -309,7 +309,7 @@ class Trials {
   }
   /// @param memory by which what is `auto` is decided
   Run compile(train::Config config, std::int64_t most_micro_batches,
-              const plan::PlannedMemory& memory) const {
+              const fsdp::AvailableMemory& memory) const {
     const std::int64_t all = train::micro_batches_of_step(config, q_.machine.ranks);
     if (config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any)
       config.train.global_batch =
@@ -319,16 +319,15 @@ class Trials {
     return std::make_shared<const train::CompiledRun>(train::compile_run(config, shape));
   }
   /// The memory without the inputs of the micro-batches that the run was not compiled with.
-  plan::PlannedMemory left_by_inputs(const train::Config& config, const train::CompiledRun& run) const {
-    plan::PlannedMemory left = q_.shape.memory;
-    const auto without = [](std::int64_t& bytes, std::int64_t needed, std::int64_t of_run) {
-      if (bytes > 0) bytes = std::max<std::int64_t>(bytes - (needed - of_run), 1);
+  fsdp::AvailableMemory left_by_inputs(const train::Config& config, const train::CompiledRun& run) const {
+    fsdp::AvailableMemory left = q_.shape.memory;
+    const auto without = [](std::optional<std::int64_t>& bytes, std::int64_t needed, std::int64_t of_run) {
+      if (bytes) bytes = std::max<std::int64_t>(*bytes - (needed - of_run), 1);
     };
     const auto [needed, host_needed] = bytes_of(config, run);
     const auto& arena_bytes = run.compiled.arena_bytes;
-    without(left.device_bytes, needed,
-            memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction));
-    without(left.host_bytes, host_needed, memory_.needed_on_host(arena_bytes));
+    without(left.on_device, needed, memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction));
+    without(left.on_host, host_needed, memory_.needed_on_host(arena_bytes));
     return left;
   }
   /// With the inputs of all its micro-batches, though the run was compiled with fewer.
@@ -370,7 +369,7 @@ class Trials {
   }
 
   const TuneQuestion& q_;
-  const plan::PlannedMemory memory_ = q_.machine.memory();
+  const fsdp::AvailableMemory memory_ = q_.machine.memory();
   mutable std::map<std::tuple<DType, bool, std::int64_t, bool, std::vector<fsdp::Checkpointing>>, double>
       computing_;
 };

@@ -4,8 +4,8 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/fit_advice.hpp"
-#include "llampi/fsdp/fit_decisions.hpp"
 
 namespace llampi::fsdp {
 
@@ -14,24 +14,23 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
+  const comm::Reduction reduction = options.training ? options.reduction : comm::Reduction::nccl;
   comm::agree(site.world, [&] {
     const AvailableMemory available{.backend = backend,
+                                    .one_memory = one_memory,
                                     .on_device = site.device.available_bytes(topology.local_ranks),
-                                    .on_host = site.host.available_bytes(topology.local_ranks),
-                                    .reduction = options.training ? options.reduction : comm::Reduction::nccl,
-                                    .one_memory = one_memory};
-    if (available.holds(compiled.arena_bytes, mesh)) return;
-    const bool device_is_full = !available.device_holds(compiled.arena_bytes, mesh);
+                                    .on_host = site.host.available_bytes(topology.local_ranks)};
+    if (available.holds(compiled.arena_bytes, mesh, reduction)) return;
+    const std::int64_t needed = available.needed_on_device(compiled.arena_bytes, mesh, reduction);
+    const bool device_is_full = !available.device_holds(needed);
     const std::optional<Arena> arena =
         one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
-    const std::string lack = fmt::format(
-        "needs {} of {} per rank, but {} has about {} for each of its {}",
-        format_bytes(device_is_full
-                         ? needed_bytes(backend, compiled.arena_bytes, mesh, available.reduction, one_memory)
-                         : compiled.arena_bytes[1]),
-        one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
-        format_bytes(device_is_full ? available.on_device : available.on_host),
-        count(topology.local_ranks, "rank"));
+    const std::string lack =
+        fmt::format("needs {} of {} per rank, but {} has about {} for each of its {}",
+                    format_bytes(device_is_full ? needed : available.needed_on_host(compiled.arena_bytes)),
+                    one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
+                    format_bytes(*(device_is_full ? available.on_device : available.on_host)),
+                    count(topology.local_ranks, "rank"));
     throw does_not_fit(lack, compiled, arena,
                        {.model = model,
                         .options = options,
@@ -39,7 +38,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                         .sizes = site.device.sizes(),
                         .backend = backend,
                         .fits = [&](const auto& arenas, const DeviceMesh& in_groups) {
-                          return available.holds(arenas, in_groups);
+                          return available.holds(arenas, in_groups, reduction);
                         }});
   });
 }

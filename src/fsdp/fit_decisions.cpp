@@ -179,13 +179,6 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
 
 }  // namespace
 
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& mesh,
-                          comm::Reduction reduction, bool one_memory) {
-  const auto [on_device, on_host] = arena_bytes;
-  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, mesh, reduction) +
-         loaded_later_bytes(backend);
-}
-
 CompiledModel FitQuestion::compile(const EngineOptions& with) const {
   return compile_model(model, with, mesh, sizes, backend);
 }

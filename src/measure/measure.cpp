@@ -11,6 +11,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/calibration.hpp"
+#include "llampi/plan/report.hpp"
 #include "llampi/train/open_compute.hpp"
 #include "measure/bench.hpp"
 
@@ -95,8 +96,7 @@ train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, i
   shape.threads = static_cast<int>(most[0]);
   if (compute.on_gpu()) {
     shape.hardware = train::Hardware::gpu;
-    shape.memory = {
-        .backend = comm::Backend::nccl, .device_bytes = -most[1], .ranks_per_node = shape.ranks_per_node};
+    shape.memory = plan::Machine{.backend = comm::Backend::nccl, .memory_bytes = -most[1]}.memory();
     shape.gpu = gpu.name;
     shape.gpu_major = static_cast<int>(-most[2] / 100);
     shape.gpu_minor = static_cast<int>(-most[2] % 100);

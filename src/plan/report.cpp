@@ -68,6 +68,18 @@ std::string Machine::memory_in_words() const {
   return format_bytes(memory_bytes) + (memory_option.empty() ? "" : fmt::format(" ({})", memory_option));
 }
 
+fsdp::AvailableMemory Machine::memory() const {
+  const auto known = [](std::int64_t bytes) { return bytes > 0 ? std::optional(bytes) : std::nullopt; };
+  const bool on_cpus = backend == comm::Backend::mpi;
+  return {.backend = backend,
+          .one_memory = on_cpus,
+          .on_device = known(memory_bytes),
+          .on_host = known(host_memory_bytes),
+          .ranks_on_host = most_ranks_on_a_node(),
+          .process_on_device = on_cpus ? kProcessBytes : kContextBytes,
+          .process_on_host = kProcessBytes};
+}
+
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
                                const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
                                const device::OperationSizes& sizes) {
@@ -164,7 +176,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
   report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
   report.communicator_bytes = fsdp::communicator_bytes(machine.backend, mesh, options.reduction);
-  const PlannedMemory memory = machine.memory();
+  const fsdp::AvailableMemory memory = machine.memory();
   report.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
   report.needed_bytes = memory.needed_on_device(compiled.arena_bytes, mesh, options.reduction);
   report.step_plan = fsdp::format_memory(compiled.step);

@@ -75,8 +75,8 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
                                      .sizes = *run.sizes,
                                      .backend = backend,
                                      .fits = fits};
-    run.options =
-        decide_by_memory(question, config, shape.hardware, {shape.memory.device_bytes, shape.gpu_major});
+    run.options = decide_by_memory(question, config, shape.hardware,
+                                   {shape.memory.on_device.value_or(0), shape.gpu_major});
   }
   run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, backend);
   return run;

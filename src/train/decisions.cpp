@@ -10,6 +10,7 @@
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/train/micro_batches.hpp"
 #include "llampi/train/run_text.hpp"
@@ -57,17 +58,16 @@ struct LeastMemory {
   fsdp::AvailableMemory available;
   GpuOfRanks gpu;
 };
-LeastMemory least_memory(comm::World& world, const comm::Compute& compute, comm::Reduction reduction) {
+LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
   const int local_ranks = world.topology().local_ranks;
   const auto& gpu = compute.gpu_properties;
   std::int64_t lacking[] = {-compute.device().available_bytes(local_ranks),
                             -compute.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
   world.max(std::span(lacking));
   return {{.backend = compute.world().backend(),
+           .one_memory = !compute.on_gpu(),
            .on_device = -lacking[0],
-           .on_host = -lacking[1],
-           .reduction = reduction,
-           .one_memory = !compute.on_gpu()},
+           .on_host = -lacking[1]},
           {-lacking[2], static_cast<int>(-lacking[3])}};
 }
 
@@ -101,7 +101,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
   const auto sizes = largest_sizes(run);
   comm::agree(world, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
-      return least.available.holds(arenas, in_groups);
+      return least.available.holds(arenas, in_groups, config.fsdp.reduction);
     };
     fsdp::FitQuestion question{.model = *inputs.model,
                                .options = {},
@@ -135,7 +135,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   const RunText then = read_run_text(run.text);
   bool decides_room = false;
   if (decides_by_memory(config, hardware_of(run))) {
-    const LeastMemory least = least_memory(run.world, run.compute, config.fsdp.reduction);
+    const LeastMemory least = least_memory(run.world, run.compute);
     decide_options(run, least, options);
     decides_room = decides_attention_room(config, hardware_of(run), least.gpu.major);
   }

@@ -12,34 +12,6 @@
 
 namespace llampi::fsdp {
 
-/// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes and
-/// the libraries' memory for them, 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); and graphs of steps. 0 on CPUs.
-constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
-  return backend == comm::Backend::nccl ? (std::int64_t{180} << 20) + kGraphBytes : 0;
-}
-
-/// Bytes of device memory that a rank takes after its device has been opened: the arena, buffers that
-/// communicators allocate in their first collectives, kernels that are loaded when they are first used.
-/// @param one_memory the device computes in host memory, where the host's arena is too
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& mesh,
-                          comm::Reduction reduction, bool one_memory);
-
-/// What a rank can have.
-struct AvailableMemory {
-  comm::Backend backend = comm::Backend::mpi;
-  std::int64_t on_device = 0, on_host = 0;            ///< bytes
-  comm::Reduction reduction = comm::Reduction::tree;  ///< as for needed_bytes(), and so below
-  bool one_memory = false;
-
-  bool device_holds(const ArenaBytes& arena_bytes, const DeviceMesh& mesh) const {
-    return needed_bytes(backend, arena_bytes, mesh, reduction, one_memory) <= on_device;
-  }
-  bool host_holds(const ArenaBytes& arena_bytes) const { return one_memory || arena_bytes[1] <= on_host; }
-  bool holds(const ArenaBytes& arena_bytes, const DeviceMesh& mesh) const {
-    return device_holds(arena_bytes, mesh) && host_holds(arena_bytes);
-  }
-};
-
 struct FitQuestion {
   const model::Model& model;
   EngineOptions options;

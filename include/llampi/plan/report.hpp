@@ -79,14 +79,21 @@
 
 #include "llampi/core/config_error.hpp"
 #include "llampi/fsdp/added_work.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"
-#include "llampi/plan/planned_memory.hpp"
 #include "llampi/plan/step_time.hpp"
 
 namespace llampi::plan {
+
+/// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
+inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
+
+/// What CUDA's context and the libraries take of a GPU when a run has opened and checked it, as measured on
+/// one H100 (driver 580, CUDA 13.0). What is loaded later is fsdp::loaded_later_bytes().
+inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
 
 /// The time of a step on a machine whose figures are known.
 struct Prediction {
@@ -136,7 +143,7 @@ struct Machine {
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
   std::string memory_in_words() const;  ///< "79.10 GiB", "44.00 GiB (--memory)"
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
-  PlannedMemory memory() const { return {backend, memory_bytes, host_memory_bytes, most_ranks_on_a_node()}; }
+  fsdp::AvailableMemory memory() const;
 };
 
 struct ArenaReport {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
-#include "llampi/plan/planned_memory.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi::train {
@@ -20,9 +20,9 @@ struct RunShape {
   std::vector<int> node_ranks = {};  ///< where nodes differ, the ranks of each: as many as `ranks` together
   int threads = 0;                   ///< per rank; 0: as the configuration says
   Hardware hardware = Hardware::cpu;
-  plan::PlannedMemory memory = {};   ///< by which what is `auto` is decided
-  std::string gpu = "this GPU";      ///< in messages
-  int gpu_major = 9, gpu_minor = 0;  ///< its compute capability
+  fsdp::AvailableMemory memory = {};  ///< by which what is `auto` is decided
+  std::string gpu = "this GPU";       ///< in messages
+  int gpu_major = 9, gpu_minor = 0;   ///< its compute capability
 };
 
 /// The ranks of a running job, node by node.

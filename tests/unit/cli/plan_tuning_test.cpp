@@ -62,7 +62,7 @@ class PlanTuning : public ::testing::Test {
   /// With all its micro-batches. @throws UserError for what cannot be had
   Planned plan_of(const Config& config) const {
     const train::CompiledRun run = train::compile_run(config, shape_);
-    const plan::PlannedMemory memory = machine_.memory();
+    const fsdp::AvailableMemory memory = machine_.memory();
     const std::int64_t bytes =
         memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options.reduction);
     if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction)) return {.bytes = bytes};

@@ -131,6 +131,24 @@ TEST(Report, HasTheCompiledArenas) {
   }
 }
 
+TEST(Report, CountsWhatProcessesTakeOfAMachine) {
+  const Machine cpus{.memory_bytes = 1 << 30, .ranks = 3, .ranks_per_node = 2};
+  const fsdp::AvailableMemory of_cpus = cpus.memory();
+  EXPECT_TRUE(of_cpus.one_memory);
+  EXPECT_EQ(of_cpus.on_device, 1 << 30);
+  EXPECT_EQ(of_cpus.on_host, std::nullopt) << "not known";
+  EXPECT_EQ(of_cpus.process_on_device, kProcessBytes);
+  const Machine gpus{
+      .backend = comm::Backend::nccl, .host_memory_bytes = 1 << 20, .ranks = 3, .ranks_per_node = 2};
+  const fsdp::AvailableMemory of_gpus = gpus.memory();
+  EXPECT_FALSE(of_gpus.one_memory);
+  EXPECT_EQ(of_gpus.on_device, std::nullopt);
+  EXPECT_EQ(of_gpus.on_host, 1 << 20);
+  EXPECT_EQ(of_gpus.ranks_on_host, 2);
+  EXPECT_EQ(of_gpus.process_on_device, kContextBytes);
+  EXPECT_EQ(of_gpus.process_on_host, kProcessBytes);
+}
+
 TEST(Report, TheBusiestMomentIsTheBusiest) {
   for (const auto& c : cases()) {
     SCOPED_TRACE(c.name);

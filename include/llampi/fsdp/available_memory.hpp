@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether arenas fit in the memory of the ranks: of those that run, or of those that are planned.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "llampi/fsdp/compiled_model.hpp"
+
+namespace llampi::fsdp {
+
+/// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes and
+/// the libraries' memory for them, 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); and graphs of steps. 0 on CPUs.
+constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
+  return backend == comm::Backend::nccl ? (std::int64_t{180} << 20) + kGraphBytes : 0;
+}
+
+/// What a rank can have, in bytes. What is not known is large enough.
+struct AvailableMemory {
+  comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
+  bool one_memory = false;  ///< the device computes in host memory, where the host's arena is too
+  std::optional<std::int64_t> on_device = {};  ///< for each rank
+  std::optional<std::int64_t> on_host = {};  ///< for `ranks_on_host` together; not asked for with one_memory
+  int ranks_on_host = 1;
+  /// What a process itself takes of both. 0 where it runs already, and what it has left was measured.
+  std::int64_t process_on_device = 0, process_on_host = 0;
+
+  /// What a rank of this mesh takes of its device: its arena (with one_memory both), buffers that communicators allocate
+  /// in their first collectives, kernels that are loaded when they are first used, and the process.
+  std::int64_t needed_on_device(const ArenaBytes& arena_bytes, const DeviceMesh& mesh,
+                                comm::Reduction reduction) const;
+  /// What `ranks_on_host` take of the host; 0 with one_memory.
+  std::int64_t needed_on_host(const ArenaBytes& arena_bytes) const;
+
+  bool device_holds(std::int64_t needed_bytes) const { return !on_device || needed_bytes <= *on_device; }
+  bool host_holds(std::int64_t needed_bytes) const { return !on_host || needed_bytes <= *on_host; }
+  bool holds(const ArenaBytes& arena_bytes, const DeviceMesh& mesh, comm::Reduction reduction) const {
+    return device_holds(needed_on_device(arena_bytes, mesh, reduction)) &&
+           host_holds(needed_on_host(arena_bytes));
+  }
+};
+
+}  // namespace llampi::fsdp
