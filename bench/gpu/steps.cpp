@@ -71,12 +71,12 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
                                      return available.holds(arena_bytes, in_groups, options.reduction);
                                    }};
-  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : *available.on_device;
-  return fsdp::decide_what_fits(question, {.checkpointing = o.checkpointing == "auto",
-                                           .offload = machine.gpu != nullptr,
-                                           .micro_batch = divides,
-                                           .most_attention_room = decides_room ? memory_bytes / 8 : 0,
-                                           .logits = machine.gpu && o.logits_workspace < 0});
+  return fsdp::decide_what_fits(
+      question, {.checkpointing = o.checkpointing == "auto",
+                 .offload = machine.gpu != nullptr,
+                 .micro_batch = divides,
+                 .most_attention_room = decides_room ? fsdp::most_attention_room(gpu.memory_bytes) : 0,
+                 .logits = machine.gpu && o.logits_workspace < 0});
 }
 
 device::HostBatch random_batch(const Options& o, std::uint64_t seed) {

@@ -26,7 +26,6 @@ namespace {
 
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
 constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are printed
-constexpr std::int64_t kUsualGpuBytes = std::int64_t{80} << 30;
 
 bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware::gpu; }
 
@@ -288,9 +287,7 @@ class Trials {
     return timed;
   }
 
-  std::int64_t most_room() const {
-    return (q_.machine.memory_bytes > 0 ? q_.machine.memory_bytes : kUsualGpuBytes) / 8;
-  }
+  std::int64_t most_room() const { return fsdp::most_attention_room(q_.machine.memory_bytes); }
   train::Config with_room(train::Config config, std::int64_t bytes) const {
     if (on_gpu(q_) && !q_.config.run.attention_workspace) config.run.attention_workspace = bytes >> 20;
     if (!config.run.logits_workspace)

@@ -278,6 +278,11 @@ std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
   return std::max(low * kStep, question.options.batch.seq_len);
 }
 
+std::int64_t most_attention_room(std::int64_t gpu_bytes) {
+  constexpr std::int64_t kUsualGpuBytes = std::int64_t{80} << 30;
+  return (gpu_bytes > 0 ? gpu_bytes : kUsualGpuBytes) / 8;
+}
+
 EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided) {
   constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
   constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get

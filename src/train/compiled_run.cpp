@@ -65,19 +65,17 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
-  if (decides_by_memory(config, shape.hardware)) {
-    const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& mesh) {
-      return shape.memory.holds(arena_bytes, mesh, run.options.reduction);
-    };
-    const fsdp::FitQuestion question{.model = *run.model,
-                                     .options = run.options,
-                                     .mesh = run.mesh,
-                                     .sizes = *run.sizes,
-                                     .backend = backend,
-                                     .fits = fits};
-    run.options = decide_by_memory(question, config, shape.hardware,
-                                   {shape.memory.on_device.value_or(0), shape.gpu_major});
-  }
+  const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& mesh) {
+    return shape.memory.holds(arena_bytes, mesh, run.options.reduction);
+  };
+  run.options = fsdp::decide_what_fits(
+      {.model = *run.model,
+       .options = run.options,
+       .mesh = run.mesh,
+       .sizes = *run.sizes,
+       .backend = backend,
+       .fits = fits},
+      undecided_options(config, shape.hardware, {shape.memory.on_device.value_or(0), shape.gpu_major}));
   run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, backend);
   return run;
 }

@@ -121,7 +121,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     with_logits.run.logits_workspace = before.run.logits_workspace;
     for (const Config& kept : {before, with_logits, with_micro_batch, config}) {
       question.options = options_of(kept);
-      options = decide_by_memory(question, kept, hardware, least.gpu);
+      options = fsdp::decide_what_fits(question, undecided_options(kept, hardware, least.gpu));
       if (run.text.empty() || question.fits_with(options)) return;
     }
   });
@@ -133,14 +133,14 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   const Config& config = run.config;
   const Log& log = run.log;
   const RunText then = read_run_text(run.text);
-  bool decides_room = false;
-  if (decides_by_memory(config, hardware_of(run))) {
+  fsdp::Undecided undecided = undecided_options(config, hardware_of(run), {});
+  if (undecided.any()) {
     const LeastMemory least = least_memory(run.world, run.compute);
     decide_options(run, least, options);
-    decides_room = decides_attention_room(config, hardware_of(run), least.gpu.major);
+    undecided = undecided_options(config, hardware_of(run), least.gpu);
   }
   Decisions decisions;
-  if (!config.train.micro_batch) {
+  if (undecided.micro_batch) {
     const std::int64_t now = options.batch.sequences;
     decisions.emplace_back(kMicroBatchKey, std::to_string(now));
     const auto before = parse_between(then.value(kMicroBatchKey), 1, config.train.global_batch);
@@ -152,7 +152,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
       log.warning("train.micro_batch = auto: {}; {}", now, change);
     }
   }
-  if (!config.activation.checkpointing) {
+  if (undecided.checkpointing) {
     decisions.emplace_back(kCheckpointingKey, to_string(options.checkpointing));
     log.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
              options.offload.residuals ? ", with residuals in host memory" : "");
@@ -160,7 +160,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   if (!config.activation.offload)
     decisions.emplace_back(kOffloadKey, word_of(options.offload.residuals ? ActivationOffload::residuals
                                                                           : ActivationOffload::none));
-  if (decides_room) {
+  if (undecided.most_attention_room > 0) {
     const std::int64_t now = options.batch.attention_room >> 20;
     decisions.emplace_back(kAttentionRoomKey, std::to_string(now));
     const model::LlamaConfig& llama = run.inputs.llama;
@@ -170,7 +170,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
     const bool uses_cudnn = options.precision.compute != DType::float32;
     if (uses_cudnn && !change.empty()) log.warning("run.attention_workspace = auto: {} MiB; {}", now, change);
   }
-  if (decides_logits(config, hardware_of(run))) {
+  if (undecided.logits) {
     const std::int64_t now = options.batch.logits_bytes >> 20;
     decisions.emplace_back(kLogitsRoomKey, std::to_string(now));
     if (const std::int64_t before = logits_before(then).value_or(now); before != now) {

@@ -75,32 +75,16 @@ bool keeps_dp(const Config& c) {
 
 }  // namespace
 
-bool decides_attention_room(const Config& config, Hardware hardware, int gpu_major) {
-  return hardware == Hardware::gpu && device::deterministic_attention_keeps_dp(gpu_major) &&
-         keeps_dp(config) && !config.run.attention_workspace;
-}
-
-bool decides_logits(const Config& config, Hardware hardware) {
-  return hardware == Hardware::gpu && !config.run.logits_workspace &&
-         config.fsdp.sum_order == fsdp::SumOrder::any;
-}
-
-bool decides_by_memory(const Config& config, Hardware hardware) {
-  return !config.activation.checkpointing || !config.train.micro_batch ||
-         decides_attention_room(config, hardware, 0) || decides_logits(config, hardware);
-}
-
-fsdp::EngineOptions decide_by_memory(const fsdp::FitQuestion& question, const Config& config,
-                                     Hardware hardware, const GpuOfRanks& gpu) {
-  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
-  // Where CPUs compute, activations are in host memory already.
-  return fsdp::decide_what_fits(
-      question,
-      {.checkpointing = !config.activation.checkpointing,
-       .offload = !config.activation.offload && hardware == Hardware::gpu,
-       .micro_batch = !config.train.micro_batch,
-       .most_attention_room = decides_attention_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0,
-       .logits = decides_logits(config, hardware)});
+fsdp::Undecided undecided_options(const Config& c, Hardware hardware, const GpuOfRanks& gpu) {
+  fsdp::Undecided undecided{.checkpointing = !c.activation.checkpointing,
+                            .micro_batch = !c.train.micro_batch};
+  if (hardware == Hardware::cpu) return undecided;  // activations are in host memory already
+  undecided.offload = !c.activation.offload;
+  if (!c.run.attention_workspace && keeps_dp(c) && device::deterministic_attention_keeps_dp(gpu.major))
+    undecided.most_attention_room = fsdp::most_attention_room(gpu.memory_bytes);
+  // With sums in a tree bits do not depend on the memory there is.
+  undecided.logits = !c.run.logits_workspace && c.fsdp.sum_order == fsdp::SumOrder::any;
+  return undecided;
 }
 
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {

@@ -33,24 +33,13 @@ void require_fp8_products(const Config& config, const std::string& gpu, int majo
 /// The same of a GPU that is there, with its library.
 void require_fp8_products(const Config& config, const device::GpuProperties& gpu);
 
-/// Whether run.attention_workspace = auto has an effect.
-/// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
-bool decides_attention_room(const Config& config, Hardware hardware, int gpu_major);
-
-/// Whether run.logits_workspace = auto has an effect. With sums in a tree it has not: bits do not depend on the memory there is.
-bool decides_logits(const Config& config, Hardware hardware);
-/// Whether engine_options() leaves something to be decided by what fits: activation.checkpointing = auto,
-/// train.micro_batch = auto, or run.attention_workspace = auto where it has an effect.
-bool decides_by_memory(const Config& config, Hardware hardware);
 /// The GPU on which the least can be had.
 struct GpuOfRanks {
-  std::int64_t memory_bytes = 0;  ///< 0: not known; then as if it were 80 GiB
-  int major = 0;                  ///< compute capability
+  std::int64_t memory_bytes = 0;  ///< 0: not known
+  int major = 0;  ///< compute capability; deterministic attention of some keeps no dP. 0: not known, it may
 };
-/// The question's options with that decided: fsdp::decide_what_fits(), with room for attention of at most an eighth of the GPU's
-/// memory.
-fsdp::EngineOptions decide_by_memory(const fsdp::FitQuestion& question, const Config& config,
-                                     Hardware hardware, const GpuOfRanks& gpu);
+/// What engine_options() leaves to fsdp::decide_what_fits(): keys that are `auto`, where that has an effect.
+fsdp::Undecided undecided_options(const Config& config, Hardware hardware, const GpuOfRanks& gpu);
 
 /// Of a run of so many steps.
 optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);

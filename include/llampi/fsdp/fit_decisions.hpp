@@ -62,6 +62,10 @@ std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enoug
 /// length must fit, and is returned where no longer one does.
 std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most);
 
+/// The most room for deterministic attention that is tried: an eighth of the GPU's memory. @param gpu_bytes 0: not known; then as if
+/// it were 80 GiB
+std::int64_t most_attention_room(std::int64_t gpu_bytes);
+
 /// What of a run's options is decided by what fits.
 struct Undecided {
   bool checkpointing = false;
@@ -69,6 +73,8 @@ struct Undecided {
   bool micro_batch = false;
   std::int64_t most_attention_room = 0;  ///< bytes; 0: `options.batch.attention_room` is decided
   bool logits = false;                   ///< `options.batch.logits_bytes`
+
+  bool any() const { return checkpointing || micro_batch || most_attention_room > 0 || logits; }
 };
 /// The question's options with that decided: recomputation, room for attention and micro-batches of up to 16384 tokens,
 /// so that what they add together is least; if recomputation is given, micro-batches as large as fit. Then as much room as
