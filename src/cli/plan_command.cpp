@@ -240,36 +240,31 @@ std::optional<Figures> figures_with_warnings(const PlanRequest& request, const t
   return figures;
 }
 
-/// As configured.
-void predict(const PlanRequest& request, const train::CompiledRun& run, const Figures& figures,
-             plan::PlanReport& report) {
-  const TimedActions timed = time_actions(run, figures);
-  report.speed = timed.speed;
-  for (const auto& of_action : timed.phases) report.action_seconds.push_back(plan::seconds(of_action));
-  if (!figures.by_operation()) return;
-  const auto tokens = static_cast<double>(report.tokens());
-  report.prediction = plan::Prediction{
+/// Of a step as configured, each operation of which is counted.
+plan::Prediction predict(const train::CompiledRun& run, const plan::Job& job, const Figures& figures,
+                         const TimedActions& timed, double budget_tokens) {
+  const auto tokens = static_cast<double>(job.tokens());
+  return {
       .machine = figures.machine->name,
       .parts = plan::parts_of(timed.work, *timed.speed.costs),
       .time = timed.time,
       .tokens = tokens,
-      .step_flops =
-          fsdp::flops_per_token(*run.model, run.options, run.compiled) * tokens / report.machine.ranks,
-      .peak_flops = figures.share * plan::peak_of(*figures.machine, report.precision.compute),
-      .budget_tokens = request.machine.tokens,
-      .ranks = report.machine.ranks};
+      .step_flops = fsdp::flops_per_token(*run.model, run.options, run.compiled) * tokens / job.machine.ranks,
+      .peak_flops = figures.share * plan::peak_of(*figures.machine, run.options.precision.compute),
+      .budget_tokens = budget_tokens,
+      .ranks = job.machine.ranks};
 }
 
 /// Each, and why these ranks cannot have it.
 std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config, const train::RunShape& shape,
-                                                    const plan::Machine& machine, const Figures& figures) {
+                                                    const Figures& figures) {
   std::vector<plan::StrategyTime> times;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     try {
       const train::CompiledRun run = train::compile_run(train::with_strategy(config, strategy), shape);
-      const auto report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
+      const bool fits = shape.memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction);
       times.push_back({.strategy = strategy,
-                       .fits = report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
+                       .fits = shape.memory.on_device ? std::optional(fits) : std::nullopt,
                        .time = time_actions(run, figures).time,
                        .impossible = {}});
     } catch (const UserError& error) {
@@ -279,16 +274,28 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   return times;
 }
 
+plan::TimeReport time_report(const PlanRequest& request, const train::Config& config,
+                             const train::CompiledRun& run, const plan::Job& job, const Figures& figures) {
+  const TimedActions timed = time_actions(run, figures);
+  plan::TimeReport report;
+  report.speed = timed.speed;
+  report.strategies = times_of_strategies(config, request.shape, figures);
+  for (const auto& of_action : timed.phases) report.action_seconds.push_back(plan::seconds(of_action));
+  if (figures.by_operation()) report.prediction = predict(run, job, figures, timed, request.machine.tokens);
+  return report;
+}
+
 /// Whether deterministic attention of whole sequences would be cuDNN's, if memory were left for it.
-bool lacks_workspace(const train::Config& config, const train::RunShape& shape, const train::CompiledRun& run,
-                     const plan::PlanReport& report) {
-  const bool needs = report.on_gpu() && report.knows_memory() && report.fits() &&
-                     device::deterministic_attention_keeps_dp(shape.gpu_major) && config.run.deterministic &&
-                     config.run.attention != device::GpuAttention::native &&
-                     report.precision.compute != DType::float32;
+bool lacks_workspace(const train::Config& config, const train::CompiledRun& run, const plan::Machine& machine,
+                     const plan::FitReport& fit) {
+  const bool needs = machine.on_gpu() && machine.knows_memory() && fit.fits() &&
+                     device::deterministic_attention_keeps_dp(run.shape.gpu_major) &&
+                     config.run.deterministic && config.run.attention != device::GpuAttention::native &&
+                     run.options.precision.compute != DType::float32;
+  const model::BatchShape& batch = run.options.batch;
   const auto lacks = [&](const model::LayerSpec& spec) {
-    return spec.attention && device::attention_pieces(*spec.attention, 1, report.batch.seq_len,
-                                                      report.attention_workspace) == 0;
+    return spec.attention &&
+           device::attention_pieces(*spec.attention, 1, batch.seq_len, batch.attention_room) == 0;
   };
   return needs && std::ranges::any_of(run.compiled.specs, lacks);
 }
@@ -355,32 +362,31 @@ int plan_command(const Arguments& arguments) {
                          given, log);
   }
   const train::CompiledRun run = train::compile_run(config, request.shape);
-  plan::PlanReport report = plan::make_report(*run.model, run.options, run.mesh, run.compiled, machine);
-  report.attention_lacks_workspace = lacks_workspace(config, request.shape, run, report);
+  plan::PlanReport report = plan::make_report(*run.model, {machine, run.options, run.mesh}, run.compiled);
+  const plan::Job& job = report.job;
+  report.choices.attention_lacks_workspace = lacks_workspace(config, run, machine, report.fit);
   const auto figures = figures_with_warnings(request, config, machine, run.node_of_rank, log);
-  if (figures) {
-    predict(request, run, *figures, report);
-    report.times = times_of_strategies(config, request.shape, machine, *figures);
-  }
-  const fsdp::FitQuestion question =
-      plan::fit_question(report, *run.model, run.options, run.mesh, *run.sizes);
-  report.max_positions = run.max_positions;
-  if (report.knows_memory() && report.fits())
-    report.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
-  if (!request.svg.empty()) picture_file(request).write(plan::memory_svg(report, run.compiled));
+  if (figures) report.time = time_report(request, config, run, job, *figures);
+  const fsdp::FitQuestion question = plan::fit_question(job, *run.model, *run.sizes);
+  report.fit.max_positions = run.max_positions;
+  if (machine.knows_memory() && report.fit.fits())
+    report.fit.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
+  if (!request.svg.empty()) picture_file(request).write(plan::memory_svg(job, run.compiled));
   if (request.json) {
-    print((request.actions ? plan::to_json(report, run.compiled) : plan::to_json(report)) + "\n");
+    print((request.actions ? plan::to_json_with_actions(report, run.compiled)
+                           : plan::to_json(report, run.compiled)) +
+          "\n");
   } else {
     print(plan::format_report(report));
-    if (request.details) print("\n" + plan::format_details(report));
+    if (request.details) print("\n" + plan::format_details(report, run.compiled));
     if (request.units) print("\n" + fsdp::format_units(*run.model, run.compiled.units));
     if (request.actions) {
       print("\nactions of a step: index, stream, operation, and after which others; operands\n" +
             fsdp::format_actions(run.compiled.step, run.compiled.specs, run.compiled.units));
     }
   }
-  if (!report.knows_memory() || report.fits()) return kDone;
-  throw plan::does_not_fit(report, run.compiled, question);
+  if (report.fit.fits()) return kDone;
+  throw plan::does_not_fit(machine, report.fit, run.compiled, question);
 }
 
 }  // namespace llampi::cli

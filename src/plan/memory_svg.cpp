@@ -100,7 +100,7 @@ std::vector<Part> parts_of_step(const std::vector<fsdp::Action>& actions) {
 
 }  // namespace
 
-std::string memory_svg(const PlanReport& report, const fsdp::CompiledModel& compiled) {
+std::string memory_svg(const Job& job, const fsdp::CompiledModel& compiled) {
   const auto& actions = compiled.step.actions;
   require(!actions.empty(), "a picture is of a training step");
   const auto of_actions = bytes_of_actions(compiled.step);
@@ -108,7 +108,7 @@ std::string memory_svg(const PlanReport& report, const fsdp::CompiledModel& comp
   const auto peak = std::max_element(of_actions.begin(), of_actions.end(),
                                      [](const Bytes& a, const Bytes& b) { return sum_of(a) < sum_of(b); });
   const std::int64_t peak_bytes = sum_of(*peak);
-  const std::int64_t planned = report.arenas[static_cast<std::size_t>(fsdp::Arena::device)].step;
+  const std::int64_t planned = compiled.step.arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   const double scale = kPlotHeight / (1.05 * static_cast<double>(std::max(planned, std::int64_t{1})));
   const auto x_of = [&](double action) {
     return kLeft + kPlotWidth * action / static_cast<double>(actions.size());
@@ -126,9 +126,9 @@ std::string memory_svg(const PlanReport& report, const fsdp::CompiledModel& comp
       "<text class=\"title\" x=\"{}\" y=\"22\">Memory of a rank's device during a training step</text>\n",
       kLeft);
   svg += fmt::format("<text class=\"small\" x=\"{}\" y=\"42\">{}, {}, micro-batch {} x {}, {}</text>\n",
-                     kLeft, fsdp::to_string(report.strategy), count(report.machine.ranks, "rank"),
-                     report.batch.sequences, count(report.batch.seq_len, "token"),
-                     count(report.micro_batches, "micro-batch", "es"));
+                     kLeft, fsdp::to_string(job.options.strategy), count(job.machine.ranks, "rank"),
+                     job.options.batch.sequences, count(job.options.batch.seq_len, "token"),
+                     count(job.options.micro_batches, "micro-batch", "es"));
   constexpr int kLines = 4;
   for (int i = 0; i <= kLines; ++i) {
     const std::int64_t bytes = planned * i / kLines;

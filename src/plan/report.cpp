@@ -34,24 +34,48 @@ std::int64_t kept_bytes(const std::vector<fsdp::PurposeBytes>& rows, fsdp::Arena
   return bytes;
 }
 
-std::array<CategoryReports, fsdp::kArenas> categories_of(const std::vector<fsdp::PurposeBytes>& peak) {
-  std::array<CategoryReports, fsdp::kArenas> categories{};
-  for (const auto& row : peak) {
-    categories[static_cast<std::size_t>(row.arena)][static_cast<std::size_t>(row.purpose.category())] +=
-        CategoryReport{.kept = row.persistent ? row.bytes : 0, .peak = row.bytes};
-  }
-  return categories;
+PeakReport peak_of_step(const fsdp::CompiledModel& compiled) {
+  const int peak = fsdp::peak_action(compiled.step).value();
+  const fsdp::Action& action = compiled.step.actions[static_cast<std::size_t>(peak)];
+  return {.action = peak,
+          .description = fsdp::to_string(action, compiled.specs, compiled.units),
+          .purposes = fsdp::bytes_alive_at(compiled.step, peak)};
 }
 
-void describe_peak(PlanReport& report, const fsdp::CompiledModel& compiled) {
-  report.peak_action = fsdp::peak_action(compiled.step).value();
-  const fsdp::Action& action = compiled.step.actions[static_cast<std::size_t>(report.peak_action)];
-  report.peak_description = fsdp::to_string(action, compiled.specs, compiled.units);
-  report.peak_purposes = fsdp::bytes_alive_at(compiled.step, report.peak_action);
-  for (const auto& row : report.peak_purposes) {
-    if (!row.persistent) report.peak_transient += row.bytes;
+MemoryReport memory_of(const fsdp::CompiledModel& compiled) {
+  MemoryReport memory;
+  memory.purposes = fsdp::bytes_by_purpose(compiled.step);
+  for (int a = 0; a < fsdp::kArenas; ++a) {
+    memory.arenas[a] = {.kept = kept_bytes(memory.purposes, static_cast<fsdp::Arena>(a)),
+                        .step = compiled.step.arena_bytes[a],
+                        .evaluation = compiled.evaluation.arena_bytes[a],
+                        .planned = compiled.arena_bytes[a]};
   }
-  report.categories = categories_of(report.peak_purposes);
+  memory.peak = peak_of_step(compiled);
+  return memory;
+}
+
+FitReport fit_of(const Job& job, const fsdp::CompiledModel& compiled) {
+  const fsdp::AvailableMemory memory = job.machine.memory();
+  const comm::Reduction reduction = job.options.reduction;
+  FitReport fit;
+  fit.communicator_bytes = fsdp::communicator_bytes(memory.backend, job.mesh, reduction);
+  fit.needed_bytes = memory.needed_on_device(compiled.arena_bytes, job.mesh, reduction);
+  fit.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
+  fit.on_device = memory.device_holds(fit.needed_bytes);
+  fit.on_host = memory.host_holds(fit.host_needed_bytes);
+  return fit;
+}
+
+ModelReport model_of(const model::Model& model, const fsdp::CompiledModel& compiled,
+                     const fsdp::Precision& precision) {
+  ModelReport report;
+  report.units = report_units(model, compiled.units, precision);
+  for (const auto& layer : compiled.specs) {
+    if (!layer.fp8_weights.empty())
+      report.fp8 = layer.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
+  }
+  return report;
 }
 
 }  // namespace
@@ -76,33 +100,30 @@ fsdp::AvailableMemory Machine::memory() const {
           .on_device = known(memory_bytes),
           .on_host = known(host_memory_bytes),
           .ranks_on_host = most_ranks_on_a_node(),
-          .process_on_device = on_cpus ? kProcessBytes : kContextBytes,
+          .process_on_device = on_cpus ? kProcessBytes : context_bytes(backend),
           .process_on_host = kProcessBytes};
 }
 
-fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
+fsdp::FitQuestion fit_question(const Job& job, const model::Model& model,
                                const device::OperationSizes& sizes) {
-  const auto fits = [memory = report.machine.memory(), reduction = options.reduction](
+  const auto fits = [memory = job.machine.memory(), reduction = job.options.reduction](
                         const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_mesh) {
     return memory.holds(arena_bytes, in_mesh, reduction);
   };
-  return {model, options, mesh, sizes, report.machine.backend, fits};
+  return {model, job.options, job.mesh, sizes, job.machine.backend, fits};
 }
 
-ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
+ConfigError does_not_fit(const Machine& machine, const FitReport& fit, const fsdp::CompiledModel& compiled,
                          const fsdp::FitQuestion& question) {
-  const Machine& machine = report.machine;
-  const bool device_is_full = !report.fits_on_device();
   const std::string lack =
-      device_is_full
-          ? fmt::format("needs {} per rank, but {} has {}", format_bytes(report.needed_bytes),
-                        machine.device_in_words(), machine.memory_in_words())
-          : fmt::format("needs {} of host memory per node, but a node has {}",
-                        format_bytes(report.host_needed_bytes), format_bytes(machine.host_memory_bytes));
+      fit.on_device
+          ? fmt::format("needs {} of host memory per node, but a node has {}",
+                        format_bytes(fit.host_needed_bytes), format_bytes(machine.host_memory_bytes))
+          : fmt::format("needs {} per rank, but {} has {}", format_bytes(fit.needed_bytes),
+                        machine.device_in_words(), machine.memory_in_words());
   const std::optional<fsdp::Arena> arena =
-      report.on_gpu() ? std::optional(device_is_full ? fsdp::Arena::device : fsdp::Arena::host)
-                      : std::nullopt;
+      machine.on_gpu() ? std::optional(fit.on_device ? fsdp::Arena::host : fsdp::Arena::device)
+                       : std::nullopt;
   return fsdp::does_not_fit(lack, compiled, arena, question);
 }
 
@@ -126,70 +147,57 @@ std::vector<UnitReport> report_units(const model::Model& model, const std::vecto
   return reports;
 }
 
-ArenaReport PlanReport::total() const {
+std::int64_t PeakReport::transient_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& row : purposes) {
+    if (!row.persistent) bytes += row.bytes;
+  }
+  return bytes;
+}
+
+ArenaReport MemoryReport::total(std::optional<fsdp::Arena> arena) const {
+  if (arena) return arenas[static_cast<std::size_t>(*arena)];
   ArenaReport sum;
-  for (const auto& arena : arenas) {
-    sum.kept += arena.kept;
-    sum.step += arena.step;
-    sum.evaluation += arena.evaluation;
-    sum.planned += arena.planned;
+  for (const auto& one : arenas) {
+    sum.kept += one.kept;
+    sum.step += one.step;
+    sum.evaluation += one.evaluation;
+    sum.planned += one.planned;
   }
   return sum;
 }
 
-CategoryReport PlanReport::total(fsdp::Category category) const {
+CategoryReport MemoryReport::total(fsdp::Category category, std::optional<fsdp::Arena> arena) const {
   CategoryReport sum;
-  for (const auto& of_arena : categories) sum += of_arena[static_cast<std::size_t>(category)];
+  for (const auto& row : peak.purposes) {
+    if (row.purpose.category() != category || row.arena != arena.value_or(row.arena)) continue;
+    if (row.persistent) sum.kept += row.bytes;
+    sum.peak += row.bytes;
+  }
   return sum;
 }
 
-PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
-                       const Machine& machine) {
+std::int64_t ModelReport::parameters() const {
+  std::int64_t elements = 0;
+  for (const auto& unit : units) elements += unit.elements;
+  return elements;
+}
+
+std::int64_t ModelReport::trained_parameters() const {
+  std::int64_t elements = 0;
+  for (const auto& unit : units) elements += unit.frozen ? 0 : unit.elements;
+  return elements;
+}
+
+PlanReport make_report(const model::Model& model, const Job& job, const fsdp::CompiledModel& compiled) {
   require(!compiled.step.empty(), "a report is of a training step");
-  PlanReport report;
-  report.machine = machine;
-  report.strategy = options.strategy;
-  report.batch = options.batch;
-  report.micro_batches = options.micro_batches;
-  report.precision = options.precision;
-  for (const auto& layer : compiled.specs) {
-    if (!layer.fp8_weights.empty())
-      report.fp8 = layer.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
-  }
-  report.checkpointing = options.checkpointing;
-  report.attention_workspace = options.batch.attention_room;
-  if (report.on_gpu()) report.logits_workspace = options.batch.logits_bytes;
-  report.offloads_residuals = options.offload.residuals;
-  report.added = fsdp::added_seconds(model, options, compiled);
-  report.shards = mesh.shard_count();
-  report.replicas = mesh.replica_count();
-  report.groups = fsdp::format_groups(mesh);
-  report.mesh = fsdp::describe_mesh(mesh);
-  report.purposes = fsdp::bytes_by_purpose(compiled.step);
-  for (int a = 0; a < fsdp::kArenas; ++a) {
-    report.arenas[a] = {.kept = kept_bytes(report.purposes, static_cast<fsdp::Arena>(a)),
-                        .step = compiled.step.arena_bytes[a],
-                        .evaluation = compiled.evaluation.arena_bytes[a],
-                        .planned = compiled.arena_bytes[a]};
-  }
-  report.context_bytes = report.on_gpu() ? kContextBytes : 0;
-  report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
-  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, mesh, options.reduction);
-  const fsdp::AvailableMemory memory = machine.memory();
-  report.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
-  report.needed_bytes = memory.needed_on_device(compiled.arena_bytes, mesh, options.reduction);
-  report.step_plan = fsdp::format_memory(compiled.step);
-  describe_peak(report, compiled);
-  report.traffic = traffic_of(compiled.step);
-  report.step_actions = static_cast<std::int64_t>(compiled.step.size());
-  report.evaluation_actions = static_cast<std::int64_t>(compiled.evaluation.size());
-  report.units = report_units(model, compiled.units, options.precision);
-  for (const auto& unit : report.units) {
-    report.parameters += unit.elements;
-    if (!unit.frozen) report.trained_parameters += unit.elements;
-  }
-  return report;
+  return {.job = job,
+          .model = model_of(model, compiled, job.options.precision),
+          .choices = {.added = fsdp::added_seconds(model, job.options, compiled)},
+          .fit = fit_of(job, compiled),
+          .memory = memory_of(compiled),
+          .traffic = traffic_of(compiled.step),
+          .time = {}};
 }
 
 }  // namespace llampi::plan

@@ -10,10 +10,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json arenas_json(const PlanReport& report) {
+Json arenas_json(const MemoryReport& memory) {
   Json json;
   for (int a = 0; a < fsdp::kArenas; ++a) {
-    const auto& arena = report.arenas[a];
+    const auto& arena = memory.arenas[a];
     json[fsdp::to_string(static_cast<fsdp::Arena>(a))] = {{"planned_bytes", arena.planned},
                                                           {"kept_bytes", arena.kept},
                                                           {"step_bytes", arena.step},
@@ -34,19 +34,19 @@ Json roles_json(const std::vector<fsdp::PurposeBytes>& roles) {
   return list;
 }
 
-Json peak_json(const PlanReport& report) {
-  return {{"action", report.peak_action},
-          {"actions", report.step_actions},
-          {"description", report.peak_description},
-          {"transient_bytes", report.peak_transient},
-          {"roles", roles_json(report.peak_purposes)}};
+Json peak_json(const PeakReport& peak, const fsdp::Program& step) {
+  return {{"action", peak.action},
+          {"actions", step.size()},
+          {"description", peak.description},
+          {"transient_bytes", peak.transient_bytes()},
+          {"roles", roles_json(peak.purposes)}};
 }
 
-Json categories_json(const PlanReport& report) {
+Json categories_json(const MemoryReport& memory) {
   Json json;
   for (int c = 0; c < fsdp::kCategories; ++c) {
     const auto category = static_cast<fsdp::Category>(c);
-    const CategoryReport bytes = report.total(category);
+    const CategoryReport bytes = memory.total(category);
     json[fsdp::to_string(category)] = {{"kept_bytes", bytes.kept}, {"busiest_bytes", bytes.peak}};
   }
   return json;
@@ -67,10 +67,19 @@ Json units_json(const std::vector<UnitReport>& units) {
   return list;
 }
 
-Json predicted_json(const PlanReport& r) {
-  if (!r.speed) return {};
+Json traffic_json(const Traffic& traffic) {
+  return {{"gathered_bytes", traffic.gathered},
+          {"reduced_bytes", traffic.reduced},
+          {"replica_reduced_bytes", traffic.replica_reduced},
+          {"replica_gathered_bytes", traffic.replica_gathered},
+          {"host_to_device_bytes", traffic.host_to_device},
+          {"device_to_host_bytes", traffic.device_to_host}};
+}
+
+Json predicted_json(const TimeReport& time, std::int64_t tokens) {
+  if (!time.speed) return {};
   Json strategies = Json::array(), impossible = Json::array();
-  for (const auto& row : r.times) {
+  for (const auto& row : time.strategies) {
     if (!row.impossible.empty()) {
       impossible.push_back({{"strategy", fsdp::to_string(row.strategy)}, {"reason", row.impossible}});
       continue;
@@ -80,18 +89,18 @@ Json predicted_json(const PlanReport& r) {
                           {"step_seconds", row.time.seconds},
                           {"compute_seconds", row.time.compute_seconds},
                           {"waiting_seconds", row.time.waiting_seconds()},
-                          {"tokens_per_second", static_cast<double>(r.tokens()) / row.time.seconds}});
+                          {"tokens_per_second", static_cast<double>(tokens) / row.time.seconds}});
   }
-  return {{"flops_per_second", r.speed->costs ? Json() : Json(r.speed->flops_per_second)},
-          {"in_node_bytes_per_second", r.speed->network.in_node.bytes_per_second},
-          {"between_nodes_bytes_per_second", r.speed->network.between_nodes.bytes_per_second},
+  return {{"flops_per_second", time.speed->costs ? Json() : Json(time.speed->flops_per_second)},
+          {"in_node_bytes_per_second", time.speed->network.in_node.bytes_per_second},
+          {"between_nodes_bytes_per_second", time.speed->network.between_nodes.bytes_per_second},
           {"strategies", strategies},
           {"impossible", impossible}};
 }
 
-Json step_time_json(const PlanReport& r) {
-  if (!r.prediction) return {};
-  const Prediction& p = *r.prediction;
+Json step_time_json(const std::optional<Prediction>& prediction) {
+  if (!prediction) return {};
+  const Prediction& p = *prediction;
   const auto of_budget = [&](double value) { return p.budget_tokens > 0 ? Json(value) : Json(); };
   return {{"machine", p.machine},
           {"step_seconds", p.time.seconds},
@@ -157,79 +166,92 @@ Json buffer_json(const fsdp::Buffer& buffer) {
           {"live", live}};
 }
 
-Json report_json(const PlanReport& r) {
-  return {{"device", r.machine.device},
-          {"ranks", r.machine.ranks},
-          {"ranks_per_node", r.machine.ranks_per_node},
-          {"nodes", r.machine.nodes()},
-          {"node_ranks", r.machine.node_ranks.empty() ? Json() : Json(r.machine.node_ranks)},
-          {"threads_per_rank", r.machine.threads},
-          {"strategy", fsdp::to_string(r.strategy)},
-          {"shard_ranks", r.shards},
-          {"replicas", r.replicas},
-          {"groups", r.groups},
-          {"micro_batch", r.batch.sequences},
-          {"seq_len", r.batch.seq_len},
-          {"micro_batches", r.micro_batches},
-          {"global_batch", r.global_batch()},
-          {"param_dtype", to_string(r.precision.param)},
-          {"frozen_dtype", to_string(r.precision.gathered(true))},
-          {"frozen_matrix_dtype",
-           to_string(r.precision.int8_base ? DType::int8_blocks : r.precision.gathered(true))},
-          {"compute_dtype", to_string(r.precision.compute)},
-          {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},
-          {"fp8_scales", r.fp8 ? nlohmann::json(word_of(*r.fp8)) : nlohmann::json()},
-          {"reduce_dtype", to_string(r.precision.reduce)},
-          {"gradient_dtype", to_string(r.precision.gradient_shard)},
-          {"master_dtype", to_string(r.precision.master)},
-          {"moment_dtype", to_string(r.precision.moment)},
-          {"checkpointing", fsdp::to_string(r.checkpointing)},
-          {"offload_residuals", r.offloads_residuals},
-          {"recomputed", r.added.recomputed_part()},
-          {"waiting", r.added.waiting_part()},
-          {"attention_workspace_bytes", r.attention_workspace},
-          {"logits_workspace_bytes", r.logits_workspace},
-          {"parameters", r.parameters},
-          {"trained_parameters", r.trained_parameters},
-          {"planned_bytes", r.total().planned},
-          {"process_bytes", kProcessBytes},
-          {"context_bytes", r.context_bytes},
-          {"loaded_later_bytes", r.later_bytes},
-          {"communicator_bytes", r.communicator_bytes},
-          {"needed_bytes", r.needed_bytes},
-          {"device_memory_bytes", r.knows_memory() ? Json(r.machine.memory_bytes) : Json()},
-          {"host_needed_bytes", r.host_needed_bytes},
-          {"host_memory_bytes", r.knows_host_memory() ? Json(r.machine.host_memory_bytes) : Json()},
-          {"fits", r.knows_memory() ? Json(r.fits()) : Json()},
-          {"longest_seq_len", r.longest_seq_len > 0 ? Json(r.longest_seq_len) : Json()},
-          {"arenas", arenas_json(r)},
-          {"roles", roles_json(r.purposes)},
-          {"busiest", peak_json(r)},
-          {"categories", categories_json(r)},
-          {"traffic",
-           {{"gathered_bytes", r.traffic.gathered},
-            {"reduced_bytes", r.traffic.reduced},
-            {"replica_reduced_bytes", r.traffic.replica_reduced},
-            {"replica_gathered_bytes", r.traffic.replica_gathered},
-            {"host_to_device_bytes", r.traffic.host_to_device},
-            {"device_to_host_bytes", r.traffic.device_to_host}}},
-          {"predicted", predicted_json(r)},
-          {"step_time", step_time_json(r)},
-          {"step_actions", r.step_actions},
-          {"evaluation_actions", r.evaluation_actions},
-          {"units", units_json(r.units)}};
+Json precision_json(const fsdp::Precision& p, std::optional<model::Fp8Scales> fp8) {
+  return {{"param_dtype", to_string(p.param)},
+          {"frozen_dtype", to_string(p.gathered(true))},
+          {"frozen_matrix_dtype", to_string(p.int8_base ? DType::int8_blocks : p.gathered(true))},
+          {"compute_dtype", to_string(p.compute)},
+          {"product_dtype", fp8 ? "fp8" : to_string(p.compute)},
+          {"fp8_scales", fp8 ? Json(word_of(*fp8)) : Json()},
+          {"reduce_dtype", to_string(p.reduce)},
+          {"gradient_dtype", to_string(p.gradient_shard)},
+          {"master_dtype", to_string(p.master)},
+          {"moment_dtype", to_string(p.moment)}};
+}
+
+Json job_json(const Job& job) {
+  const Machine& machine = job.machine;
+  return {{"device", machine.device},
+          {"ranks", machine.ranks},
+          {"ranks_per_node", machine.ranks_per_node},
+          {"nodes", machine.nodes()},
+          {"node_ranks", machine.node_ranks.empty() ? Json() : Json(machine.node_ranks)},
+          {"threads_per_rank", machine.threads},
+          {"strategy", fsdp::to_string(job.options.strategy)},
+          {"shard_ranks", job.mesh.shard_count()},
+          {"replicas", job.mesh.replica_count()},
+          {"groups", fsdp::format_groups(job.mesh)},
+          {"micro_batch", job.options.batch.sequences},
+          {"seq_len", job.options.batch.seq_len},
+          {"micro_batches", job.options.micro_batches},
+          {"global_batch", job.global_batch()}};
+}
+
+Json choices_json(const Job& job, const ChoicesReport& choices) {
+  return {{"checkpointing", fsdp::to_string(job.options.checkpointing)},
+          {"offload_residuals", job.options.offload.residuals},
+          {"recomputed", choices.added.recomputed_part()},
+          {"waiting", choices.added.waiting_part()},
+          {"attention_workspace_bytes", job.options.batch.attention_room},
+          {"logits_workspace_bytes", job.logits_workspace()}};
+}
+
+Json fit_json(const Machine& machine, const FitReport& fit) {
+  return {{"process_bytes", kProcessBytes},
+          {"context_bytes", context_bytes(machine.backend)},
+          {"loaded_later_bytes", fsdp::loaded_later_bytes(machine.backend)},
+          {"communicator_bytes", fit.communicator_bytes},
+          {"needed_bytes", fit.needed_bytes},
+          {"device_memory_bytes", machine.knows_memory() ? Json(machine.memory_bytes) : Json()},
+          {"host_needed_bytes", fit.host_needed_bytes},
+          {"host_memory_bytes", machine.knows_host_memory() ? Json(machine.host_memory_bytes) : Json()},
+          {"fits", machine.knows_memory() ? Json(fit.fits()) : Json()},
+          {"longest_seq_len", fit.longest_seq_len > 0 ? Json(fit.longest_seq_len) : Json()}};
+}
+
+Json report_json(const PlanReport& r, const fsdp::CompiledModel& compiled) {
+  Json json = job_json(r.job);
+  json.update(precision_json(r.job.options.precision, r.model.fp8));
+  json.update(choices_json(r.job, r.choices));
+  json["parameters"] = r.model.parameters();
+  json["trained_parameters"] = r.model.trained_parameters();
+  json["planned_bytes"] = r.memory.total().planned;
+  json.update(fit_json(r.job.machine, r.fit));
+  json["arenas"] = arenas_json(r.memory);
+  json["roles"] = roles_json(r.memory.purposes);
+  json["busiest"] = peak_json(r.memory.peak, compiled.step);
+  json["categories"] = categories_json(r.memory);
+  json["traffic"] = traffic_json(r.traffic);
+  json["predicted"] = predicted_json(r.time, r.job.tokens());
+  json["step_time"] = step_time_json(r.time.prediction);
+  json["step_actions"] = compiled.step.size();
+  json["evaluation_actions"] = compiled.evaluation.size();
+  json["units"] = units_json(r.model.units);
+  return json;
 }
 
 }  // namespace
 
-std::string to_json(const PlanReport& report) { return report_json(report).dump(); }
-
 std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compiled) {
-  Json json = report_json(report);
+  return report_json(report, compiled).dump();
+}
+
+std::string to_json_with_actions(const PlanReport& report, const fsdp::CompiledModel& compiled) {
+  Json json = report_json(report, compiled);
   json["actions"] = Json::array();
   for (const auto& action : compiled.step.actions) json["actions"].push_back(action_json(compiled, action));
-  for (std::size_t i = 0; i < report.action_seconds.size(); ++i)
-    json["actions"][i]["seconds"] = report.action_seconds[i];
+  const auto& seconds = report.time.action_seconds;
+  for (std::size_t i = 0; i < seconds.size(); ++i) json["actions"][i]["seconds"] = seconds[i];
   json["buffers"] = Json::array();
   for (const auto& buffer : compiled.step.buffers) json["buffers"].push_back(buffer_json(buffer));
   return json.dump();

@@ -12,7 +12,7 @@ namespace llampi::plan {
 /// kept for the whole run included. A dashed line is at what the step takes of the arena, which is at least the peak: buffers have gaps between them.
 /// One SVG file that needs nothing else, with colors for light and dark backgrounds. Its root has the attributes data-peak-bytes and
 /// data-planned-bytes (ArenaReport::step). A column of the picture shows the action among its own that needs most.
-/// @param compiled, report of the same step
-std::string memory_svg(const PlanReport& report, const fsdp::CompiledModel& compiled);
+/// @param compiled with a training step, of the job
+std::string memory_svg(const Job& job, const fsdp::CompiledModel& compiled);
 
 }  // namespace llampi::plan

@@ -92,8 +92,10 @@ namespace llampi::plan {
 inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
 
 /// What CUDA's context and the libraries take of a GPU when a run has opened and checked it, as measured on
-/// one H100 (driver 580, CUDA 13.0). What is loaded later is fsdp::loaded_later_bytes().
-inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
+/// one H100 (driver 580, CUDA 13.0); 0 on CPUs. What is loaded later is fsdp::loaded_later_bytes().
+constexpr std::int64_t context_bytes(comm::Backend backend) {
+  return backend == comm::Backend::nccl ? std::int64_t{543} << 20 : 0;
+}
 
 /// The time of a step on a machine whose figures are known.
 struct Prediction {
@@ -140,10 +142,48 @@ struct Machine {
                ? nodes() == 1 || ranks % ranks_per_node == 0
                : std::ranges::all_of(node_ranks, [&](int n) { return n == node_ranks.front(); });
   }
+  bool on_gpu() const { return backend == comm::Backend::nccl; }
+  bool knows_memory() const { return memory_bytes > 0; }
+  bool knows_host_memory() const { return host_memory_bytes > 0; }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
   std::string memory_in_words() const;  ///< "79.10 GiB", "44.00 GiB (--memory)"
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
+  /// With what processes take of it, which do not run yet.
   fsdp::AvailableMemory memory() const;
+};
+
+/// What is planned: a step, and where it would run.
+struct Job {
+  Machine machine;
+  fsdp::EngineOptions options;  ///< with what was chosen for `auto`
+  fsdp::DeviceMesh mesh;
+
+  /// Of a step, over all ranks.
+  std::int64_t global_batch() const {
+    return options.batch.sequences * options.micro_batches * machine.ranks;
+  }
+  std::int64_t tokens() const { return options.batch.tokens() * options.micro_batches * machine.ranks; }
+  /// Bytes that the logits of a chunk of rows may take; 0 on CPUs.
+  std::int64_t logits_workspace() const { return machine.on_gpu() ? options.batch.logits_bytes : 0; }
+};
+
+/// What the options that save memory cost.
+struct ChoicesReport {
+  fsdp::AddedSeconds added;  ///< by recomputation and residuals in host memory
+  /// That of whole sequences has too little: native kernels compute it.
+  bool attention_lacks_workspace = false;
+};
+
+/// What a rank needs of the machine's memory, and whether it has that: true where that is not known.
+struct FitReport {
+  std::int64_t communicator_bytes = 0;  ///< an estimate, see fsdp::communicator_bytes()
+  std::int64_t needed_bytes = 0;        ///< of the device's memory, all of it
+  std::int64_t host_needed_bytes = 0;   ///< of a node's host memory, its GPUs' not included; 0 on CPUs
+  bool on_device = true, on_host = true;
+  std::int64_t longest_seq_len = 0;  ///< fsdp::fitting_seq_len(); 0: not known
+  std::int64_t max_positions = 0;    ///< of the model
+
+  bool fits() const { return on_device && on_host; }
 };
 
 struct ArenaReport {
@@ -156,14 +196,27 @@ struct ArenaReport {
 struct CategoryReport {
   std::int64_t kept = 0;
   std::int64_t peak = 0;  ///< with what is kept
-
-  CategoryReport& operator+=(const CategoryReport& other) {
-    kept += other.kept;
-    peak += other.peak;
-    return *this;
-  }
 };
-using CategoryReports = std::array<CategoryReport, fsdp::kCategories>;
+
+/// The moment of a step at which buffers that are not kept hold most.
+struct PeakReport {
+  int action = 0;
+  std::string description;
+  std::vector<fsdp::PurposeBytes> purposes;  ///< what is alive then, with what is kept
+
+  std::int64_t transient_bytes() const;
+};
+
+/// The arenas of a rank, and what is in them.
+struct MemoryReport {
+  std::array<ArenaReport, fsdp::kArenas> arenas{};
+  std::vector<fsdp::PurposeBytes> purposes;  ///< of the step
+  PeakReport peak;
+
+  /// @param arena none: over all
+  ArenaReport total(std::optional<fsdp::Arena> arena = {}) const;
+  CategoryReport total(fsdp::Category category, std::optional<fsdp::Arena> arena = {}) const;
+};
 
 /// Bytes that the operations of a step cover, summed. What a rank sends and receives is less, or more:
 /// - gathered: whole flat buffers, as they are after the all-gather. Of n ranks each receives (n-1)/n of it.
@@ -195,95 +248,55 @@ struct UnitReport {
 std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
                                      const fsdp::Precision& precision);
 
-struct PlanReport {
-  Machine machine;
-  fsdp::Strategy strategy = fsdp::Strategy::full_shard;
-  model::BatchShape batch;
-  int micro_batches = 1;
-  fsdp::Precision precision;
+/// The parameters of a model.
+struct ModelReport {
+  std::vector<UnitReport> units;
   /// For the weights of blocks, gathered and used in matrix products in 8 bits; none: they are not.
   std::optional<model::Fp8Scales> fp8 = {};
-  int shards = 1;
-  int replicas = 1;
-  std::string groups;  ///< for programs; `mesh`: for people
-  std::string mesh;
-  std::int64_t parameters = 0;  ///< elements
-  std::int64_t trained_parameters = 0;
 
-  fsdp::BlockCheckpointing checkpointing;  ///< what was chosen for `auto`, as in the next one
-  std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
-  std::int64_t logits_workspace = 0;       ///< bytes that the logits of a chunk of rows may take; 0 on CPUs
-  bool attention_lacks_workspace =
-      false;                        ///< that of whole sequences has too little: native kernels compute it
-  bool offloads_residuals = false;  ///< likewise
-  fsdp::AddedSeconds added;         ///< by both
-
-  std::array<ArenaReport, fsdp::kArenas> arenas{};
-  std::string step_plan;                     ///< format_memory() of the step, which a run prints
-  std::vector<fsdp::PurposeBytes> purposes;  ///< of the step
-  int peak_action = 0;
-  std::string peak_description;
-  std::int64_t peak_transient = 0;                          ///< bytes
-  std::vector<fsdp::PurposeBytes> peak_purposes;            ///< with what is kept
-  std::array<CategoryReports, fsdp::kArenas> categories{};  ///< of each arena
-  Traffic traffic;
-  std::int64_t step_actions = 0;
-  std::int64_t evaluation_actions = 0;
-  std::vector<UnitReport> units;
-
-  std::int64_t context_bytes = 0;       ///< see kContextBytes
-  std::int64_t later_bytes = 0;         ///< see loaded_later_bytes()
-  std::int64_t communicator_bytes = 0;  ///< an estimate, see llampi::communicator_bytes()
-  std::int64_t needed_bytes = 0;        ///< of the device's memory
-  std::int64_t host_needed_bytes = 0;   ///< of a node's host memory, its GPUs' not included; 0 on CPUs
-
-  std::optional<Speed> speed;            ///< none: no seconds are predicted
-  std::vector<StrategyTime> times;       ///< with `speed`: of `strategy` and others
-  std::vector<double> action_seconds;    ///< with `speed`: of the actions of the step, each by itself
-  std::optional<Prediction> prediction;  ///< with the figures of a machine
-
-  /// 0: not known. See fsdp::fitting_seq_len().
-  std::int64_t longest_seq_len = 0;
-  std::int64_t max_positions = 0;  ///< of the model
-
-  /// Of a step, over all ranks.
-  std::int64_t global_batch() const { return batch.sequences * micro_batches * machine.ranks; }
-  std::int64_t tokens() const { return batch.tokens() * micro_batches * machine.ranks; }
-  /// Over all arenas.
-  ArenaReport total() const;
-  CategoryReport total(fsdp::Category category) const;
-  bool on_gpu() const { return machine.backend == comm::Backend::nccl; }
-  bool knows_memory() const { return machine.memory_bytes > 0; }
-  bool knows_host_memory() const { return machine.host_memory_bytes > 0; }
-  /// True where the memory is not known.
-  bool fits_on_device() const { return machine.memory().device_holds(needed_bytes); }
-  bool fits_on_host() const { return machine.memory().host_holds(host_needed_bytes); }
-  bool fits() const { return fits_on_device() && fits_on_host(); }
+  std::int64_t parameters() const;  ///< elements
+  std::int64_t trained_parameters() const;
 };
 
-/// @param compiled with a training step
-PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::DeviceMesh& mesh, const fsdp::CompiledModel& compiled,
-                       const Machine& machine);
+/// How long a step would take.
+struct TimeReport {
+  std::optional<Speed> speed;            ///< none: no seconds are predicted
+  std::vector<StrategyTime> strategies;  ///< with `speed`: the job's, and others
+  std::vector<double> action_seconds;    ///< with `speed`: of the actions of the step, each by itself
+  std::optional<Prediction> prediction;  ///< with the figures of a machine
+};
 
-/// Whether other options would fit where the report is of. All must outlive it.
-fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& mesh,
+struct PlanReport {
+  Job job;
+  ModelReport model;
+  ChoicesReport choices;
+  FitReport fit;
+  MemoryReport memory;
+  Traffic traffic;
+  TimeReport time;
+};
+
+/// Without times, the longest sequences and whether attention lacks workspace, which are the caller's to find.
+/// @param compiled with a training step, of the job
+PlanReport make_report(const model::Model& model, const Job& job, const fsdp::CompiledModel& compiled);
+
+/// Whether other options would fit where the job runs. All must outlive it.
+fsdp::FitQuestion fit_question(const Job& job, const model::Model& model,
                                const device::OperationSizes& sizes);
 
 /// One sentence for a plan that does not fit: what it needs, the largest buffers, what would make it fit.
-ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
+ConfigError does_not_fit(const Machine& machine, const FitReport& fit, const fsdp::CompiledModel& compiled,
                          const fsdp::FitQuestion& question);
 
 /// Tables for people: the job, whether it fits, its memory, and its time.
 std::string format_report(const PlanReport& report);
 /// More of them: dtypes, memory by purpose and arena, the peak of a step, what is communicated.
-std::string format_details(const PlanReport& report);
+std::string format_details(const PlanReport& report, const fsdp::CompiledModel& compiled);
 
 /// One line of JSON without its end.
-std::string to_json(const PlanReport& report);
-/// Likewise, with the actions of the step and their buffers.
 std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compiled);
+/// Likewise, with the actions of the step and their buffers.
+std::string to_json_with_actions(const PlanReport& report, const fsdp::CompiledModel& compiled);
 std::string to_json(const std::vector<UnitReport>& units);
 
 }  // namespace llampi::plan

@@ -58,8 +58,8 @@ Compiled compile(const Case& c) {
   result.mesh = fsdp::make_device_mesh(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
   result.compiled =
       fsdp::compile_model(*result.model, result.options, result.mesh, *device::make_cpu_sizes(2));
-  result.report = make_report(*result.model, result.options, result.mesh, result.compiled,
-                              {.device = "cpu", .ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2});
+  const Machine machine{.device = "cpu", .ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2};
+  result.report = make_report(*result.model, {machine, result.options, result.mesh}, result.compiled);
   return result;
 }
 
@@ -116,18 +116,17 @@ TEST(Report, HasTheCompiledArenas) {
     SCOPED_TRACE(c.name);
     const auto [model, options, mesh, compiled, report] = compile(c);
     for (int a = 0; a < fsdp::kArenas; ++a) {
-      EXPECT_EQ(report.arenas[a].planned, compiled.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].step, compiled.step.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].evaluation, compiled.evaluation.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].kept, bytes_of(compiled.step, [&](const fsdp::Buffer& b) {
+      EXPECT_EQ(report.memory.arenas[a].planned, compiled.arena_bytes[a]);
+      EXPECT_EQ(report.memory.arenas[a].step, compiled.step.arena_bytes[a]);
+      EXPECT_EQ(report.memory.arenas[a].evaluation, compiled.evaluation.arena_bytes[a]);
+      EXPECT_EQ(report.memory.arenas[a].kept, bytes_of(compiled.step, [&](const fsdp::Buffer& b) {
                   return b.persistent && static_cast<int>(b.arena) == a;
                 }));
     }
-    EXPECT_EQ(report.total().planned, compiled.arena_bytes[0] + compiled.arena_bytes[1]);
-    EXPECT_EQ(report.total().step, compiled.step.total_bytes());
-    EXPECT_EQ(bytes_of(report.purposes), bytes_of(compiled.step, [](const fsdp::Buffer&) { return true; }));
-    EXPECT_EQ(report.step_actions, compiled.step.size());
-    EXPECT_EQ(report.evaluation_actions, compiled.evaluation.size());
+    EXPECT_EQ(report.memory.total().planned, compiled.arena_bytes[0] + compiled.arena_bytes[1]);
+    EXPECT_EQ(report.memory.total().step, compiled.step.total_bytes());
+    EXPECT_EQ(bytes_of(report.memory.purposes),
+              bytes_of(compiled.step, [](const fsdp::Buffer&) { return true; }));
   }
 }
 
@@ -145,7 +144,7 @@ TEST(Report, CountsWhatProcessesTakeOfAMachine) {
   EXPECT_EQ(of_gpus.on_device, std::nullopt);
   EXPECT_EQ(of_gpus.on_host, 1 << 20);
   EXPECT_EQ(of_gpus.ranks_on_host, 2);
-  EXPECT_EQ(of_gpus.process_on_device, kContextBytes);
+  EXPECT_EQ(of_gpus.process_on_device, context_bytes(comm::Backend::nccl));
   EXPECT_EQ(of_gpus.process_on_host, kProcessBytes);
 }
 
@@ -160,17 +159,22 @@ TEST(Report, TheBusiestMomentIsTheBusiest) {
           bytes_of(compiled.step, [&](const fsdp::Buffer& b) { return !b.persistent && alive(b, i); });
       if (live > most) most = live, busiest = i;
     }
-    EXPECT_EQ(report.peak_transient, most);
-    EXPECT_EQ(report.peak_action, busiest);
-    EXPECT_EQ(bytes_of(report.peak_purposes), most + report.total().kept);
-    EXPECT_LE(bytes_of(report.peak_purposes), report.total().step);
-    EXPECT_THAT(report.peak_description,
+    EXPECT_EQ(report.memory.peak.transient_bytes(), most);
+    EXPECT_EQ(report.memory.peak.action, busiest);
+    EXPECT_EQ(bytes_of(report.memory.peak.purposes), most + report.memory.total().kept);
+    EXPECT_LE(bytes_of(report.memory.peak.purposes), report.memory.total().step);
+    EXPECT_THAT(report.memory.peak.description,
                 ::testing::StartsWith(fsdp::to_string(compiled.step.actions[busiest].op)));
-    CategoryReport sum;
-    for (int category = 0; category < fsdp::kCategories; ++category)
-      sum += report.total(static_cast<fsdp::Category>(category));
-    EXPECT_EQ(sum.kept, report.total().kept);
-    EXPECT_EQ(sum.peak, bytes_of(report.peak_purposes));
+    std::int64_t kept = 0, peak = 0;
+    for (int category = 0; category < fsdp::kCategories; ++category) {
+      for (int a = 0; a < fsdp::kArenas; ++a) {
+        const auto bytes =
+            report.memory.total(static_cast<fsdp::Category>(category), static_cast<fsdp::Arena>(a));
+        kept += bytes.kept, peak += bytes.peak;
+      }
+    }
+    EXPECT_EQ(kept, report.memory.total().kept);
+    EXPECT_EQ(peak, bytes_of(report.memory.peak.purposes));
   }
 }
 
@@ -178,11 +182,11 @@ TEST(Report, TheBusiestMomentIsTheBusiest) {
 // elements, each of 4 bytes of parameter and 8 of moments.
 TEST(Report, ShardsShrinkWithTheRanks) {
   const auto kept = [](int ranks) {
-    const auto report = compile({"", ranks}).report;
-    return report.total(fsdp::Category::parameters).kept + report.total(fsdp::Category::optimizer).kept;
+    const MemoryReport memory = compile({"", ranks}).report.memory;
+    return memory.total(fsdp::Category::parameters).kept + memory.total(fsdp::Category::optimizer).kept;
   };
   const std::int64_t one = kept(1);
-  EXPECT_GE(one, 12 * compile({}).report.parameters);
+  EXPECT_GE(one, 12 * compile({}).report.model.parameters());
   for (int ranks = 2; ranks <= 8; ++ranks) {
     const std::int64_t padding = 6 * ranks * fsdp::kAlignment * 12;  // embedding, 4 blocks, norm with head
     ASSERT_LT(padding, one / 8);
@@ -231,8 +235,8 @@ TEST(Report, CountsWhatAStepMoves) {
 TEST(Report, ListsUnits) {
   const auto [model, options, mesh, compiled, report] =
       compile({"", 3, 0, with([](auto& o) { o.precision.param = DType::bfloat16; }), "layers.1.*proj"});
-  ASSERT_EQ(report.units.size(), 7U);  // the frozen part of layer 1 follows it
-  const auto& embedding = report.units[0];
+  ASSERT_EQ(report.model.units.size(), 7U);  // the frozen part of layer 1 follows it
+  const auto& embedding = report.model.units[0];
   EXPECT_EQ(embedding.name, "model.embed_tokens");
   EXPECT_EQ(embedding.parameters, std::vector<std::string>{"model.embed_tokens.weight"});
   EXPECT_EQ(embedding.elements, 1001 * 96);
@@ -240,14 +244,14 @@ TEST(Report, ListsUnits) {
   EXPECT_EQ(embedding.param_bytes, 2 * 1001 * 96);
   EXPECT_EQ(embedding.padding, 3 * embedding.shard_elements - embedding.elements);
   std::int64_t elements = 0, frozen = 0;
-  for (const auto& unit : report.units) {
+  for (const auto& unit : report.model.units) {
     elements += unit.elements;
     if (unit.frozen) frozen += unit.elements;
   }
-  EXPECT_EQ(elements, report.parameters);
+  EXPECT_EQ(elements, report.model.parameters());
   // q and o of 96 x 96, k and v of 32 x 96, three of 200 x 96
   EXPECT_EQ(frozen, 96 * (2 * 96 + 2 * 32 + 3 * 200));
-  EXPECT_EQ(report.trained_parameters, report.parameters - frozen);
+  EXPECT_EQ(report.model.trained_parameters(), report.model.parameters() - frozen);
 }
 
 TEST(Report, MemoryIsSpentOnWhatItsPurposeSays) {
@@ -262,7 +266,7 @@ TEST(Report, JsonHoldsEveryNumber) {
   const auto [model, options, mesh, compiled, report] = compile(
       {"", 4, 2,
        with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard_zero2, o.offload.optimizer = true; })});
-  const auto json = nlohmann::json::parse(to_json(report));
+  const auto json = nlohmann::json::parse(to_json(report, compiled));
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["ranks_per_node"], 4);
@@ -278,19 +282,19 @@ TEST(Report, JsonHoldsEveryNumber) {
   for (const char* key :
        {"param_dtype", "compute_dtype", "reduce_dtype", "gradient_dtype", "master_dtype", "moment_dtype"})
     EXPECT_EQ(json[key], "float32") << key;
-  EXPECT_EQ(json["parameters"], report.parameters);
-  EXPECT_EQ(json["trained_parameters"], report.parameters);
+  EXPECT_EQ(json["parameters"], report.model.parameters());
+  EXPECT_EQ(json["trained_parameters"], report.model.parameters());
   EXPECT_EQ(json["process_bytes"], kProcessBytes);
-  EXPECT_EQ(json["needed_bytes"], report.needed_bytes);
+  EXPECT_EQ(json["needed_bytes"], report.fit.needed_bytes);
   EXPECT_EQ(json["device_memory_bytes"], nullptr);
   EXPECT_EQ(json["fits"], nullptr);
   std::int64_t planned = 0;
   for (int a = 0; a < fsdp::kArenas; ++a) {
     const auto& arena = json["arenas"][fsdp::to_string(static_cast<fsdp::Arena>(a))];
     EXPECT_EQ(arena["planned_bytes"], compiled.arena_bytes[a]);
-    EXPECT_EQ(arena["kept_bytes"], report.arenas[a].kept);
-    EXPECT_EQ(arena["step_bytes"], report.arenas[a].step);
-    EXPECT_EQ(arena["evaluation_bytes"], report.arenas[a].evaluation);
+    EXPECT_EQ(arena["kept_bytes"], report.memory.arenas[a].kept);
+    EXPECT_EQ(arena["step_bytes"], report.memory.arenas[a].step);
+    EXPECT_EQ(arena["evaluation_bytes"], report.memory.arenas[a].evaluation);
     EXPECT_GT(arena["planned_bytes"], 0);
     planned += compiled.arena_bytes[a];
   }
@@ -300,12 +304,12 @@ TEST(Report, JsonHoldsEveryNumber) {
     EXPECT_EQ(role.size(), 5U);
     if (role["kept"].get<bool>()) kept += role["bytes"].get<std::int64_t>();
   }
-  EXPECT_EQ(kept, report.total().kept);
-  EXPECT_EQ(json["busiest"]["action"], report.peak_action);
+  EXPECT_EQ(kept, report.memory.total().kept);
+  EXPECT_EQ(json["busiest"]["action"], report.memory.peak.action);
   EXPECT_EQ(json["busiest"]["actions"], compiled.step.size());
-  EXPECT_EQ(json["busiest"]["description"], report.peak_description);
-  EXPECT_EQ(json["busiest"]["transient_bytes"], report.peak_transient);
-  EXPECT_EQ(json["busiest"]["roles"].size(), report.peak_purposes.size());
+  EXPECT_EQ(json["busiest"]["description"], report.memory.peak.description);
+  EXPECT_EQ(json["busiest"]["transient_bytes"], report.memory.peak.transient_bytes());
+  EXPECT_EQ(json["busiest"]["roles"].size(), report.memory.peak.purposes.size());
   for (const char* category : {"parameters", "gradients", "optimizer", "activations", "other"}) {
     EXPECT_TRUE(json["categories"][category]["kept_bytes"].is_number_integer()) << category;
     EXPECT_TRUE(json["categories"][category]["busiest_bytes"].is_number_integer()) << category;
@@ -322,25 +326,25 @@ TEST(Report, JsonHoldsEveryNumber) {
                                               {"elements", 1001 * 96},
                                               {"float32_bytes", 4 * 1001 * 96},
                                               {"param_dtype_bytes", 4 * 1001 * 96},
-                                              {"shard_elements", report.units[0].shard_elements},
-                                              {"padding", report.units[0].padding},
+                                              {"shard_elements", report.model.units[0].shard_elements},
+                                              {"padding", report.model.units[0].padding},
                                               {"frozen", false}}));
-  EXPECT_EQ(nlohmann::json::parse(to_json(report.units)), json["units"]);
+  EXPECT_EQ(nlohmann::json::parse(to_json(report.model.units)), json["units"]);
 }
 
 TEST(Report, TablesHoldWhatARunPrintsAndMore) {
   const auto [model, options, mesh, compiled, report] =
       compile({"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })});
-  const std::string text = format_report(report) + format_details(report);
+  const std::string text = format_report(report) + format_details(report, compiled);
   std::istringstream plan(fsdp::format_memory(compiled.step));
   for (std::string line; std::getline(plan, line);) EXPECT_THAT(text, HasSubstr("  " + line + "\n"));
   EXPECT_THAT(
       text,
       HasSubstr(
           "hybrid_shard on 4 ranks, 1 node\ndevice mesh 2 x 2: 2 shard groups (0 1 | 2 3), 2 replicate groups (0 2 | 1 3)\n"));
-  EXPECT_THAT(text, HasSubstr(" = " + count(report.total().planned, "byte") + "\n"));
+  EXPECT_THAT(text, HasSubstr(" = " + count(report.memory.total().planned, "byte") + "\n"));
   EXPECT_THAT(text, HasSubstr("64.00 MiB, not part of what is planned\n"));
-  EXPECT_THAT(text, HasSubstr(report.peak_description));
+  EXPECT_THAT(text, HasSubstr(report.memory.peak.description));
   EXPECT_THAT(text, HasSubstr("a rank sends 2 x 1/2 of it\n"));
   EXPECT_THAT(text, HasSubstr("\n  device to host                  0 B\n"));
 }
