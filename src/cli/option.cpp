@@ -78,6 +78,7 @@ Number parse_numeric(const Option& option, const Setting& setting) {
     read = read && std::isfinite(number);
   }
   if (error == std::errc::result_out_of_range) refuse(setting, "is too large or too small a number");
+  if (!read && std::is_unsigned_v<Number>) refuse(setting, "must be a whole number from 0");
   if (!read) refuse(setting, kWhole ? "is not a whole number" : "is not a number");
   if (!includes(option.values.range, static_cast<double>(number))) {
     refuse(setting,

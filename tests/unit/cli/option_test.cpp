@@ -78,11 +78,13 @@ TEST(Option, WholeNumbersMayHaveAnExponent) {
 
 TEST(Option, UnsignedNumbersDoNotWrapAround) {
   std::uint64_t seed = 0;
-  expect_user_error(
-      [&] {
-        assign({"seed", &seed, ""}, {"seed", "-1", ""});
-      },
-      "seed = -1 is not a whole number");
+  for (const char* text : {"-1", "-1e3", "x", "1.5"}) {
+    expect_user_error(
+        [&] {
+          assign({"seed", &seed, ""}, {"seed", text, ""});
+        },
+        fmt::format("seed = {} must be a whole number from 0", text));
+  }
 }
 
 TEST(Option, RangesIncludeTheirBoundsOrNot) {
