@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi --version
-#include <hdf5.h>
 #include <mpi.h>
 
 #include "cli/commands.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/device/gemm_library.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/io/hdf5.hpp"
 #include "llampi/version.hpp"
 #include "llampi_version.h"
 
@@ -21,12 +21,6 @@ std::string mpi_version() {
     throw CallError("MPI_Get_library_version", "no reason given");
   const std::string version = text;
   return version.substr(0, version.find_first_of(",\n"));
-}
-
-std::string hdf5_version() {
-  unsigned major = 0, minor = 0, release = 0;
-  if (H5get_libversion(&major, &minor, &release) < 0) throw CallError("H5get_libversion", "no reason given");
-  return fmt::format("{}.{}.{}", major, minor, release);
 }
 
 std::string compiler() {
@@ -57,7 +51,7 @@ std::string version_text() {
       "GPU              {}\n"
       "compiler         {}\n",
       kVersion, LLAMPI_GIT_SHA, mpi_version(), gemm.name, gemm.core.empty() ? "" : ", " + gemm.core,
-      hdf5_version(), gpu_versions(), compiler());
+      io::hdf5::library_version(), gpu_versions(), compiler());
 }
 
 }  // namespace llampi::cli

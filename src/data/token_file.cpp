@@ -123,6 +123,16 @@ void Column::read(const io::PosixFile& file, std::int64_t begin, std::int64_t co
   }
 }
 
+/// Metadata of versions that this HDF5 does not know are those of a newer one, or damaged.
+[[noreturn]] void refuse_unreadable(const std::filesystem::path& path, const io::hdf5::Failure& failure) {
+  if (failure.reason().find("version number") == std::string::npos)
+    throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
+  throw_user_error(
+      "{} was written by a newer HDF5, or is damaged: HDF5 {} cannot read it ({}). Write it so that older ones can: "
+      "libver=(\"earliest\", \"v110\") of h5py.File, or H5Pset_libver_bounds",
+      path.string(), io::hdf5::library_version(), failure.reason());
+}
+
 /// What is given for a token file is often the text itself.
 io::hdf5::File open_token_file(const std::filesystem::path& path) {
   try {
@@ -180,7 +190,7 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
     mask.emplace(hdf5_file, path, "loss_mask");
     mask->require_inside(file.size());
   } catch (const io::hdf5::Failure& failure) {
-    throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
+    refuse_unreadable(path, failure);
   }
   if (mask->size() != tokens->size()) {
     throw_user_error("{}: '/loss_mask' has {} entries but '/tokens' has {}; both must have the same length",

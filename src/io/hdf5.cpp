@@ -187,6 +187,13 @@ void throw_if_unreadable(const Failure& failure, const std::filesystem::path& pa
     throw CallError("HDF5", fmt::format("{} cannot be read: {}", path.string(), error));
 }
 
+std::string library_version() {
+  const Hdf5Lock lock;
+  unsigned major = 0, minor = 0, release = 0;
+  check(H5get_libversion(&major, &minor, &release), "H5get_libversion");
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 PropertyList file_access() {
   const Hdf5Lock lock;
   PropertyList properties(check(H5Pcreate(H5P_FILE_ACCESS), "H5Pcreate"));

@@ -134,6 +134,9 @@ using PropertyList = Handle<Object::property_list>;
 using Attribute = Handle<Object::attribute>;
 using Type = Handle<Object::type>;
 
+/// "1.10.8", of the library that is loaded.
+std::string library_version();
+
 /// File access properties with the format of HDF5 1.10, whose metadata carries checksums; for files that are
 /// created. They are not locked, which some parallel file systems cannot do: no other program knows a file
 /// before it has its final name.

@@ -183,6 +183,19 @@ TEST(TokenFile, SaysWhatAnotherFileIs) {
   EXPECT_THAT(message(fixture("token_files/missing.h5")), HasSubstr("no such file"));
 }
 
+/// By h5py with HDF5 2.0 and libver = "v200".
+TEST(TokenFile, SaysThatANewerHdf5WroteAFile) {
+  const auto path = fixture("token_files/newer_hdf5.h5");
+  if (io::hdf5::library_version() >= "2.") {
+    EXPECT_EQ(read_all(data::TokenFile(path)), fixture_tokens());
+    return;
+  }
+  const auto text = user_error([&] { data::TokenFile file(path); });
+  EXPECT_THAT(text, HasSubstr("newer_hdf5.h5 was written by a newer HDF5, or is damaged: HDF5 " +
+                              io::hdf5::library_version() + " cannot read it (bad version number"));
+  EXPECT_THAT(text, HasSubstr("libver=(\"earliest\", \"v110\")"));
+}
+
 /// Writes a file with these datasets and opens it.
 template <class Token>
 std::string message_for(hid_t type, const std::vector<Token>& tokens, const std::vector<hsize_t>& extents,
