@@ -23,7 +23,11 @@ PieceEncoder::PieceEncoder(const tokenizer::Tokenizer& tokenizer, const Tokenize
 }
 
 std::size_t PieceEncoder::cut(std::string_view text) const {
-  if (options_.format == InputFormat::text) return cutter_.cut(text);
+  if (options_.format == InputFormat::text) {
+    const auto bytes = cutter_.cut(text);
+    // Blanks wait for what follows them: a file of nothing else is left out, however large it is.
+    return is_blank(text.substr(0, bytes)) ? 0 : bytes;
+  }
   return text.rfind('\n') + 1;  // npos + 1 is 0
 }
 

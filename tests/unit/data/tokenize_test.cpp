@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <array>
 #include <thread>
 
 #include "support/fake_tokenizers.hpp"
@@ -112,6 +113,29 @@ TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
   EXPECT_EQ(statistics.empty, 1);
   EXPECT_THAT(lines, ElementsAre("warning: 1 file or line is skipped that has no text (the first is " +
                                  (folder / "empty.txt").string() + ")"));
+}
+
+/// Of any size, also where a piece ends within a character. Blanks at either end of a text stay.
+TEST(Tokenize, LeavesLargeBlankFilesOut) {
+  const TemporaryFolder folder;
+  std::string wide, begins;
+  while (wide.size() < 600'000) wide += "\u3000";
+  begins = std::string(300'000, '\n') + "text" + std::string(300'000, ' ');
+  write_text(folder / "blank.txt", std::string(2'000'000, ' '));
+  write_text(folder / "wide.txt", wide);
+  write_text(folder / "begins.txt", begins);
+  const Words words(Words::Start::plain);
+  const auto bytes = tokenizer::make_tokenizer("bytes");
+  for (const auto* tokenizer : std::array<const tokenizer::Tokenizer*, 2>{&words, bytes.get()}) {
+    auto given =
+        options({folder / "blank.txt", folder / "begins.txt", folder / "wide.txt"}, folder / "out.h5");
+    given.overwrite = true;
+    const auto done = data::tokenize(*tokenizer, given);
+    EXPECT_EQ(done.empty, 2) << tokenizer->name();
+    EXPECT_EQ(done.output.documents, 1);
+    EXPECT_EQ(read_all(data::TokenFile(given.output)),
+              tokenizer->encode(begins, tokenizer::SpecialText::tokens));
+  }
 }
 
 TEST(Tokenize, RefusesWhatIsNoText) {
