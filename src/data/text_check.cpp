@@ -45,14 +45,17 @@ bool is_bzip2(std::string_view head) {
          head.substr(4, 6) == "1AY&SY";
 }
 
+constexpr std::size_t kLeastUtf16 = 4;  // of fewer characters zero bytes say nothing
+
 /// UTF-16 without a byte order mark, found by its zero bytes: in mostly ASCII text every second byte is one.
 const char* utf16_without_mark(std::string_view head) {
   std::array<std::size_t, 2> zeros{};
   for (std::size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0' ? 1 : 0;
   const auto half = head.size() / 2;
-  if (half > 0 && zeros[1] > half / 2 && zeros[0] <= half / 16)
+  if (half < kLeastUtf16) return nullptr;
+  if (zeros[1] > half / 2 && zeros[0] <= half / 16)
     return "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16LE -t UTF-8";
-  if (half > 0 && zeros[0] > half / 2 && zeros[1] <= half / 16)
+  if (zeros[0] > half / 2 && zeros[1] <= half / 16)
     return "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16BE -t UTF-8";
   return nullptr;
 }

@@ -154,6 +154,7 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   write_text(folder / "bzip2", "BZh91AY&SY and so on");
   write_text(folder / "BZh", "BZh is how a text may begin");
   write_text(folder / "binary", std::string("ab\0cd\1\2", 7));
+  write_text(folder / "short", std::string("a\0b", 3));
   write_text(folder / "koi8", cyrillic);
   const Words tokenizer(Words::Start::plain);
   const auto message = [&](const std::string& name, data::InputFormat format = data::InputFormat::text) {
@@ -173,6 +174,7 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
   EXPECT_EQ(message("bzip2"), says("bzip2", "is compressed with bzip2: unpack it first"));
   EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes, and not text"));
+  EXPECT_EQ(message("short"), says("short", "is binary, with zero bytes, and not text"));
   EXPECT_THAT(message("koi8"), HasSubstr("koi8 is not UTF-8 in "));
   EXPECT_FALSE(fs::exists(folder / "out.h5"));
   EXPECT_EQ(data::tokenize(tokenizer, options({folder / "BZh"}, folder / "out.h5")).output.documents, 1);
