@@ -102,6 +102,7 @@ std::optional<AddedTokens::Pieces::Found> AddedTokens::Pieces::find() {
     if (token->single_word && !tokens_.is_single_word(matcher_, text_, span)) continue;
     if (token->lstrip) span.begin = std::max(at - trailing_space(text_.substr(0, at)), emitted_);
     if (token->rstrip) span.end += leading_space(text_.substr(span.end));
+    if (span.begin >= span.end) continue;  // white space that the token before has taken along
     return Found{token, span};
   }
 }

@@ -104,6 +104,18 @@ TEST(TokenizerJson, TokensOfTurnsAreSpecialWhateverTheFileSays) {
   }
 }
 
+/// The ids of tokenizers 0.23.
+TEST(TokenizerJson, WhiteSpaceThatATokenHasTakenAlongIsNoTokenAgain) {
+  json file = smallest();
+  auto& tokens = file["added_tokens"];
+  tokens.push_back(tokens[0]);
+  tokens[0].update({{"content", "  "}, {"lstrip", true}, {"rstrip", true}});
+  tokens[1].update({{"id", 5}, {"rstrip", true}});
+  const auto tokenizer = parse(file);
+  EXPECT_THAT(tokenizer->encode("a       b"), ElementsAre(0, 4, 1));
+  EXPECT_THAT(tokenizer->encode("a<end>     b  "), ElementsAre(0, 5, 1, 4));
+}
+
 TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
   EXPECT_THAT(refusal("/model/type", "WordPiece"),
               AllOf(StartsWith("t.json: model"), HasSubstr("\"WordPiece\"")));
