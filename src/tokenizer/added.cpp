@@ -8,28 +8,6 @@
 #include "llampi/tokenizer/utf8.hpp"
 
 namespace llampi::tokenizer {
-namespace {
-
-/// Bytes of white space at the end of `text`.
-std::size_t trailing_space(std::string_view text) {
-  std::size_t end = text.size();
-  while (end > 0) {
-    const std::size_t at = last_character(text.substr(0, end));
-    if (!is_white_space(first_character(text.substr(at)))) break;
-    end = at;
-  }
-  return text.size() - end;
-}
-
-std::size_t leading_space(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size() && is_white_space(first_character(text.substr(at))))
-    at += character_bytes(text[at]);
-  return at;
-}
-
-}  // namespace
-
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);

@@ -2,25 +2,35 @@
 #include "tokenizer/chat_writer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "llampi/core/error.hpp"
+#include "llampi/tokenizer/utf8.hpp"
 
 namespace llampi::tokenizer {
 
 void ChatWriter::text(std::string_view text) {
   require(learnt_from_ == std::string::npos, "a text after what is learned");
-  text_ += text;
+  add(text);
 }
 
 void ChatWriter::learn(std::string_view text) {
   require(learnt_from_ == std::string::npos, "two texts to be learned");
   learnt_from_ = text_.size();
-  text_ += text;
+  add(text);
+}
+
+void ChatWriter::add(std::string_view text) {
+  std::string storage;
+  text_ += tokenizer_.takes_any_bytes() ? text : well_formed(text, storage);
 }
 
 void ChatWriter::special(std::int32_t id, bool learnt) {
+  const auto strips = tokenizer_.strips(id);
+  if (strips.before) text_.resize(text_.size() - trailing_space(text_));
   end_text();
   append({&id, 1}, learnt);
+  strips_beginning_ = strips.behind;
 }
 
 void ChatWriter::marker(std::string_view name) {
@@ -38,6 +48,11 @@ EncodedChat ChatWriter::finish() {
 }
 
 void ChatWriter::end_text() {
+  if (std::exchange(strips_beginning_, false)) {
+    const auto bytes = leading_space(text_);
+    text_.erase(0, bytes);
+    if (learnt_from_ != std::string::npos) learnt_from_ -= std::min(learnt_from_, bytes);
+  }
   if (text_.empty()) {
     learnt_from_ = std::string::npos;
     return;

@@ -11,7 +11,7 @@
 namespace llampi::tokenizer {
 
 /// What stands between two special tokens is encoded as one text, as words may begin with the space before
-/// them.
+/// them. White space that belongs to one of the two (Tokenizer::strips) is left out.
 class ChatWriter {
  public:
   explicit ChatWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -26,6 +26,7 @@ class ChatWriter {
   EncodedChat finish();
 
  private:
+  void add(std::string_view text);
   void end_text();
   std::size_t tokens_before(const std::vector<std::int32_t>& ids, std::size_t bytes) const;
   void append(std::span<const std::int32_t> ids, bool learnt);
@@ -34,6 +35,7 @@ class ChatWriter {
   EncodedChat result_;
   std::string text_;                             // since the last special token
   std::size_t learnt_from_ = std::string::npos;  // bytes of text_ before what is learnt
+  bool strips_beginning_ = false;                // of text_, for the special token before it
 };
 
 }  // namespace llampi::tokenizer

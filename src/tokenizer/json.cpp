@@ -27,6 +27,7 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts)
   Matcher matcher;
   for (auto& token : parts.added) {
     id_of_name_.emplace(token.content, token.id);
+    if (token.lstrip || token.rstrip) strips_.emplace(token.id, TokenStrips{token.lstrip, token.rstrip});
     if (!token.normalized) {
       raw.push_back(std::move(token));
     } else if (!token.content.empty()) {
@@ -142,6 +143,11 @@ void JsonTokenizer::mark_special(std::int32_t id) {
 
 bool JsonTokenizer::is_special(std::int32_t id) const {
   return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
+}
+
+TokenStrips JsonTokenizer::strips(std::int32_t id) const {
+  const auto found = strips_.find(id);
+  return found == strips_.end() ? TokenStrips() : found->second;
 }
 
 std::optional<bool> JsonTokenizer::adds_prefix_space() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -50,6 +51,7 @@ class JsonTokenizer : public FileTokenizer {
   std::string bytes_of(std::int32_t id) const override;
   std::optional<std::int32_t> find(std::string_view token) const override;
   bool is_special(std::int32_t id) const override;
+  TokenStrips strips(std::int32_t id) const override;
   std::optional<bool> adds_prefix_space() const override;
 
  protected:
@@ -72,6 +74,7 @@ class JsonTokenizer : public FileTokenizer {
 
   std::vector<std::string> names_;
   Vocabulary id_of_name_;  // of two tokens with one name the added one
+  std::map<std::int32_t, TokenStrips> strips_;  // of added tokens that have some
   Bpe bpe_;
   AddedTokens added_;             // looked for in the text
   AddedTokens added_normalized_;  // looked for in what normalizers make of it

@@ -117,4 +117,21 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
+std::size_t leading_space(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size() && is_white_space(first_character(text.substr(at))))
+    at += character_bytes(text[at]);
+  return at;
+}
+
+std::size_t trailing_space(std::string_view text) {
+  std::size_t end = text.size();
+  while (end > 0) {
+    const std::size_t at = last_character(text.substr(0, end));
+    if (!is_white_space(first_character(text.substr(at)))) break;
+    end = at;
+  }
+  return text.size() - end;
+}
+
 }  // namespace llampi::tokenizer

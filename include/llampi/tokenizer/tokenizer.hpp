@@ -26,6 +26,11 @@ enum class TextStart : std::uint8_t {
   after_special,  ///< directly after a special token; the caller has its id
 };
 
+/// Which white space next to a special token belongs to it, and is not encoded.
+struct TokenStrips {
+  bool before = false, behind = false;
+};
+
 /// The chat template of a tokenizer's folder, a Jinja text.
 struct ChatTemplateText {
   std::string text;
@@ -56,6 +61,8 @@ class Tokenizer {
   /// The id of a token by its exact name, special ones too ("<|eot_id|>", "</s>").
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
   virtual bool is_special(std::int32_t id) const = 0;
+  /// "lstrip" and "rstrip" of a tokenizer.json: of a token that encode() finds, it knows itself.
+  virtual TokenStrips strips(std::int32_t /*id*/) const { return {}; }
   /// What the files say stands before a text (<|begin_of_text|>, <s>) and ends a document (<|end_of_text|>,
   /// </s>).
   virtual std::optional<std::int32_t> begin() const = 0;

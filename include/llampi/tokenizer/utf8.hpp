@@ -32,5 +32,8 @@ void append_character(std::string& text, char32_t character);
 
 /// Unicode's White_Space, a property that no version has changed since 6.3.
 bool is_white_space(char32_t character);
+/// Bytes of white space at the beginning or the end of a text that is UTF-8.
+std::size_t leading_space(std::string_view text);
+std::size_t trailing_space(std::string_view text);
 
 }  // namespace llampi::tokenizer

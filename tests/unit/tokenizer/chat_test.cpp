@@ -237,5 +237,58 @@ TEST(Chat, HasTheIdsAndTheMaskOfTransformers) {
   }
 }
 
+/// A fixture's tokenizer whose special tokens take along the white space before or after them.
+std::unique_ptr<tokenizer::Tokenizer> stripping(const TemporaryFolder& folder, const std::string& name,
+                                                bool before, bool behind) {
+  small_tokenizer(folder, name);
+  const auto path = folder / (name + ".json");
+  Json file = Json::parse(read_text(path));
+  for (auto& token : file["added_tokens"]) {
+    if (token["special"]) token.update({{"lstrip", before}, {"rstrip", behind}});
+  }
+  write_text(path, file.dump());
+  return tokenizer::make_tokenizer(path);
+}
+
+/// As encode() of the text that the template gives, which the fixtures compare with Hugging Face's library, and the mask goes
+/// along with what is left out.
+TEST(Chat, SpecialTokensTakeWhiteSpaceAlong) {
+  const TemporaryFolder folder;
+  const tokenizer::Conversation turns{{tokenizer::ChatRole::user, " Hi\u3000\n"},
+                                      {tokenizer::ChatRole::assistant, "\n 4 \n"},
+                                      {tokenizer::ChatRole::user, "a"},
+                                      {tokenizer::ChatRole::assistant, " \n"}};
+  const auto expect = [&](const std::string& fixture, const std::string& name, bool before, bool behind,
+                          const std::string& rendered, const std::string& learnt) {
+    SCOPED_TRACE(fmt::format("{}, lstrip {}, rstrip {}", name, before, behind));
+    const auto tokenizer = stripping(folder, fixture, before, behind);
+    const auto chat =
+        tokenizer::encode_chat(*tokenizer, tokenizer::choose_template(*tokenizer, {.name = name}), turns);
+    EXPECT_EQ(chat.ids, tokenizer->encode(rendered));
+    EXPECT_EQ(marked(*tokenizer, chat), learnt);
+  };
+  const std::string chatml =
+      "<|im_start|>user\n Hi\u3000\n<|im_end|>\n<|im_start|>assistant\n\n 4 \n<|im_end|>\n"
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n \n<|im_end|>\n";
+  expect("qwen", "chatml", true, false, chatml,
+         "<|im_start|>user\n Hi<|im_end|><|im_start|>assistant⟦\n\n 4<|im_end|>⟧"
+         "<|im_start|>user\na<|im_end|><|im_start|>assistant⟦<|im_end|>⟧\n");
+  expect("qwen", "chatml", false, true, chatml,
+         "<|im_start|>user\n Hi\u3000\n<|im_end|><|im_start|>assistant⟦\n\n 4 \n<|im_end|>⟧"
+         "<|im_start|>user\na<|im_end|><|im_start|>assistant\n⟦ \n<|im_end|>⟧");
+  expect("qwen", "chatml", true, true, chatml,
+         "<|im_start|>user\n Hi<|im_end|><|im_start|>assistant⟦\n\n 4<|im_end|>⟧"
+         "<|im_start|>user\na<|im_end|><|im_start|>assistant⟦<|im_end|>⟧");
+  expect("llama3", "llama3", false, true,
+         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n4<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n<|eot_id|>",
+         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>Hi<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>⟦4<|eot_id|>⟧"
+         "<|start_header_id|>user<|end_header_id|>a<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>⟦<|eot_id|>⟧");
+}
+
 }  // namespace
 }  // namespace llampi::test
