@@ -28,8 +28,10 @@ class FileTokenizer : public Tokenizer {
   void set_chat_template(ChatTemplateText chat_template) { chat_template_ = std::move(chat_template); }
   /// Whether a text starts with bos_token where add_bos_token is not there.
   virtual bool begins_by_default() const { return false; }
-  /// add_prefix_space of the pre-tokenizer ByteLevel; nothing without one.
-  virtual std::optional<bool> adds_prefix_space() const { return std::nullopt; }
+  /// Whether tokens are bytes, by the pre-tokenizer ByteLevel.
+  virtual bool is_byte_level() const { return false; }
+  /// Whether texts, or the first one, get a space before them, " " or "▁".
+  virtual bool adds_prefix_space() const = 0;
 
  protected:
   /// Makes a token one that no user's text may become.

@@ -150,12 +150,11 @@ TokenStrips JsonTokenizer::strips(std::int32_t id) const {
   return found == strips_.end() ? TokenStrips() : found->second;
 }
 
-std::optional<bool> JsonTokenizer::adds_prefix_space() const {
-  if (!bpe_.model().words_are_bytes) return std::nullopt;
-  return std::ranges::any_of(pre_tokenizers_, [](const PreTokenizer& step) {
-    const auto* prefix = std::get_if<AddPrefix>(&step);
-    return prefix && prefix->text == " ";
-  });
+bool JsonTokenizer::adds_prefix_space() const {
+  const auto is_prefix = [](const auto& step) { return std::holds_alternative<AddPrefix>(step); };
+  const auto is_prepend = [](const auto& step) { return std::holds_alternative<Prepend>(step); };
+  return std::ranges::any_of(pre_tokenizers_, is_prefix) ||
+         (!is_byte_level() && std::ranges::any_of(normalizers_, is_prepend));
 }
 
 }  // namespace llampi::tokenizer

@@ -52,7 +52,8 @@ class JsonTokenizer : public FileTokenizer {
   std::optional<std::int32_t> find(std::string_view token) const override;
   bool is_special(std::int32_t id) const override;
   TokenStrips strips(std::int32_t id) const override;
-  std::optional<bool> adds_prefix_space() const override;
+  bool is_byte_level() const override { return bpe_.model().words_are_bytes; }
+  bool adds_prefix_space() const override;
 
  protected:
   void mark_special(std::int32_t id) override;
@@ -73,7 +74,7 @@ class JsonTokenizer : public FileTokenizer {
   const std::string& name_of(std::int32_t id) const;
 
   std::vector<std::string> names_;
-  Vocabulary id_of_name_;  // of two tokens with one name the added one
+  Vocabulary id_of_name_;                       // of two tokens with one name the added one
   std::map<std::int32_t, TokenStrips> strips_;  // of added tokens that have some
   Bpe bpe_;
   AddedTokens added_;             // looked for in the text

@@ -111,18 +111,21 @@ void check_special_tokens(const FileTokenizer& tokenizer, Fields& fields, const 
   for (const json& token : *tokens) check_added_token(tokenizer, token_name(token, where), nullptr, where);
 }
 
-/// In transformers these classes take add_prefix_space from tokenizer_config.json, false where it is missing; others take the
-/// tokenizer's own.
+/// Classes of transformers that take add_prefix_space from tokenizer_config.json: these two always, false where it is
+/// missing, LlamaTokenizer where it is there. Others take the tokenizer's own, and so does LlamaTokenizer for bytes.
 void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
-  const auto own = tokenizer.adds_prefix_space();
+  const bool own = tokenizer.adds_prefix_space();
   const std::string name = fields.text("tokenizer_class", "");
-  if (!own || !(name.starts_with("GPT2Tokenizer") || name.starts_with("Qwen2Tokenizer"))) return;
+  const bool is_given = fields.find("add_prefix_space") != nullptr;
+  const bool is_taken = tokenizer.is_byte_level()
+                            ? name.starts_with("GPT2Tokenizer") || name.starts_with("Qwen2Tokenizer")
+                            : name.starts_with("LlamaTokenizer") && is_given;
   const bool wanted = fields.flag("add_prefix_space", false);
-  if (wanted == *own) return;
+  if (!is_taken || wanted == own) return;
   fields.refuse(fmt::format(
-      "{} has add_prefix_space = {}{}, but the pre_tokenizer of tokenizer.json has {}; give both the one "
+      "{} has add_prefix_space = {}{}, but the tokenizer's own file puts {} space before a text; give both the one "
       "that the model was trained with",
-      name, wanted, fields.find("add_prefix_space") ? "" : " unless it is given", *own));
+      name, wanted, is_given ? "" : " unless it is given", own ? "a" : "no"));
 }
 
 /// What the files beside the tokenizer's own would change of its ids in transformers is refused.

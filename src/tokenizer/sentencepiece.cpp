@@ -129,6 +129,7 @@ class SentencePieceTokenizer : public FileTokenizer {
   }
   std::int64_t vocabulary() const override { return std::ssize(file_.pieces); }
   bool begins_by_default() const override { return true; }
+  bool adds_prefix_space() const override { return file_.add_dummy_prefix; }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
     const auto lease = workspaces_.take();

@@ -377,6 +377,54 @@ TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsTheClass) {
   EXPECT_EQ(refusal_with({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_prefix_space", true}}, false),
             "");
   EXPECT_EQ(refusal_with({{"add_prefix_space", false}}, true), "");
+  // For bytes transformers does not take this class, which is one of spaces written as "▁".
+  EXPECT_EQ(
+      refusal_with(
+          {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", false}, {"add_prefix_space", false}},
+          true),
+      "");
+}
+
+/// What transformers 5.24 does: LlamaTokenizer takes add_prefix_space from tokenizer_config.json if it is there.
+TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsLlamaTokenizer) {
+  const json prepend = {{"type", "Prepend"}, {"prepend", "▁"}};
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "▁"}, {"split", false}};
+  const auto with_scheme = [&](const char* scheme) {
+    json step = metaspace;
+    step["prepend_scheme"] = scheme;
+    return step;
+  };
+  struct Pipeline {
+    const char* key;
+    json step;
+    bool adds;
+  };
+  for (const auto& [key, step, adds] : {Pipeline{"normalizer", prepend, true},
+                                        {"pre_tokenizer", with_scheme("first"), true},
+                                        {"pre_tokenizer", with_scheme("always"), true},
+                                        {"pre_tokenizer", with_scheme("never"), false}}) {
+    json file = smallest();
+    file[key] = step;
+    write("tokenizer.json", file);
+    for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+      SCOPED_TRACE(name + step.dump());
+      json config{{"tokenizer_class", name}, {"add_bos_token", false}};
+      write("tokenizer_config.json", config);
+      open();
+      config["add_prefix_space"] = nullptr;
+      write("tokenizer_config.json", config);
+      open();
+      config["add_prefix_space"] = adds;
+      write("tokenizer_config.json", config);
+      open();
+      config["add_prefix_space"] = !adds;
+      write("tokenizer_config.json", config);
+      EXPECT_THAT(refusal(), HasSubstr(fmt::format(
+                                 "tokenizer_config.json: {} has add_prefix_space = {}, but the tokenizer's "
+                                 "own file puts {} space before a text",
+                                 name, !adds, adds ? "a" : "no")));
+    }
+  }
 }
 
 TEST_F(TokenizerFolder, RefusesOtherNames) {
