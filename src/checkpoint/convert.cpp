@@ -83,6 +83,19 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
       request.output.string());
 }
 
+/// What others load must give the ids that the model was trained with.
+void warn_of_class(const fs::path& folder, const std::string& model_type, const Log& log) {
+  const auto name = tokenizer::class_that_overrides(folder, model_type);
+  if (name.empty()) return;
+  log.warning(
+      "transformers 5 reads this tokenizer.json as {}, which has steps of its own and gives other ids for some texts than in "
+      "training: {}",
+      name,
+      model_type == "qwen2"
+          ? "load it with PreTrainedTokenizerFast"
+          : "set \"tokenizer_class\" to \"PreTrainedTokenizerFast\" in tokenizer_config.json");
+}
+
 /// The folder is made and held: two exports at once would leave a mixture.
 io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
   // Whatever may be replaced: who reads the folder would take the model, and not the newest checkpoint.
@@ -220,6 +233,7 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
     const auto text = export_chat(request.output, exported.chat_template,
                                   model::config_text(exported.config, request.dtype), log);
     io::write_whole(request.output / "config.json", text);
+    warn_of_class(request.output, exported.config.family().model_type, log);
   });
   report(log, request.output, exported.source->tensors(), request.dtype, steady_seconds() - begin);
 }

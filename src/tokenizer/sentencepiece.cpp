@@ -2,7 +2,7 @@
 // tokenizer.model, a BPE model of SentencePiece. Its pieces and scores say the same as merges and ranks: two
 // neighbours are merged where they make a piece, the piece of the highest score first, of equal ones the
 // leftmost. Texts are cut at control symbols first, and each part between them is a text of its own: what
-// Hugging Face's LlamaTokenizer does with legacy=True, as Llama 2 was trained.
+// LlamaTokenizer of transformers 4 does with legacy=True, as Llama 2 was trained.
 #include <algorithm>
 #include <functional>
 #include <utility>

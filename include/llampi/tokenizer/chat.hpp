@@ -34,7 +34,8 @@ std::string date_of_today();
 /// `date` is empty where the text asks for today's.
 std::optional<ChatTemplate> recognise_template(const std::string& text);
 
-/// The ids that transformers' apply_chat_template gives with the template. Names of special tokens in a
+/// The ids that transformers' apply_chat_template gives with the template and a tokenizer that follows the file (PreTrainedTokenizerFast;
+/// class_that_overrides() names those that do not). Names of special tokens in a
 /// content are plain text: users cannot end their turn by writing "<|eot_id|>". (Llama 2's [INST] is plain text
 /// itself.) A token that contains both the last bytes before the assistant's content and its first counts
 /// as the assistant's.

@@ -31,6 +31,12 @@ std::vector<std::int32_t> end_ids_of(const std::filesystem::path& folder);
 /// The same in the text of one such file. @param source its name, for messages
 std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string& source);
 
+/// The class with which transformers 5 reads the tokenizer.json of a folder, if that class has a normalizer and pre-tokenizer of
+/// its own that are not those of the file, so that some texts have other ids there. Empty: it follows the file, or there is none, or a
+/// malformed one, which make_tokenizer() refuses.
+/// @param model_type of config.json
+std::string class_that_overrides(const std::filesystem::path& folder, const std::string& model_type);
+
 /// Whether the folder holds tokenizer.json or tokenizer.model.
 bool holds_tokenizer(const std::filesystem::path& folder);
 

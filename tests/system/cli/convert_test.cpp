@@ -194,6 +194,18 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   EXPECT_EQ(json::parse(again.out)["template"], "chatml") << again.err;
   EXPECT_EQ(run(1, ask + "out").out, answer.out);
 
+  // A class that transformers 5 builds itself, and the one that follows the file.
+  folder_.write("base/tokenizer_config.json",
+                R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end_of_text|>"})");
+  const std::string warning = "transformers 5 reads this tokenizer.json as GPT2Tokenizer";
+  const Ending warned = run(1, "export --checkpoint " + saved + " --output warned");
+  EXPECT_THAT(warned.out + warned.err, HasSubstr(warning));
+  folder_.write("base/tokenizer_config.json",
+                R"({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end_of_text|>"})");
+  const Ending followed = run(1, "export --checkpoint " + saved + " --output followed");
+  EXPECT_EQ(followed.status, 0) << followed.err;
+  EXPECT_THAT(followed.out + followed.err, Not(HasSubstr("transformers 5")));
+
   // Without a tokenizer at hand, for who adds one later.
   fs::rename(path("base"), path("elsewhere"));
   const Ending bare = run(1, "export --checkpoint " + saved + " --output bare");

@@ -9,6 +9,8 @@
 namespace llampi::test {
 namespace {
 
+namespace fs = std::filesystem;
+
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -425,6 +427,58 @@ TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsLlamaTokenizer) {
                                  name, !adds, adds ? "a" : "no")));
     }
   }
+}
+
+/// Of transformers 5.24, by the ids of each of these with AutoTokenizer.
+TEST_F(TokenizerFolder, NamesTheClassOfTransformersThatDoesNotFollowTheFile) {
+  const auto overrides = [&](const std::string& fixture, const json& config, const std::string& model_type) {
+    fs::copy_file(fs::path(LLAMPI_TEST_DATA) / "fixtures" / "tokenizers" / fixture / "tokenizer.json",
+                  folder_ / "tokenizer.json", fs::copy_options::overwrite_existing);
+    write("tokenizer_config.json", config);
+    return tokenizer::class_that_overrides(folder_.path(), model_type);
+  };
+  const auto named = [](const char* name) { return json{{"tokenizer_class", name}}; };
+  struct Case {
+    const char* fixture;
+    json config;
+    const char* model_type;
+    const char* overrides;
+  };
+  const std::vector<Case> cases{
+      {"llama2", named("LlamaTokenizer"), "llama", "LlamaTokenizer"},
+      {"llama2", {{"tokenizer_class", "LlamaTokenizer"}, {"legacy", true}}, "llama", "LlamaTokenizer"},
+      {"llama2", named("LlamaTokenizerFast"), "llama", "LlamaTokenizer"},
+      {"llama2", named("LlamaTokenizer"), "mistral", ""},
+      {"llama2", named("PreTrainedTokenizerFast"), "llama", ""},
+      {"llama2", json::object(), "llama", ""},
+      {"mistral-v3", named("LlamaTokenizer"), "llama", ""},
+      {"mistral-v3", {{"tokenizer_class", "LlamaTokenizer"}, {"legacy", true}}, "llama", "LlamaTokenizer"},
+      {"mistral-v3",
+       {{"tokenizer_class", "LlamaTokenizer"}, {"add_prefix_space", false}},
+       "llama",
+       "LlamaTokenizer"},
+      {"llama3", named("LlamaTokenizer"), "llama", ""},
+      {"llama3", named("GPT2Tokenizer"), "llama", "GPT2Tokenizer"},
+      {"llama3", named("PreTrainedTokenizerFast"), "qwen2", "Qwen2Tokenizer"},
+      {"llama3", named("PreTrainedTokenizerFast"), "qwen3", ""},
+      {"llama3", json::object(), "qwen3", "Qwen2Tokenizer"},
+      {"qwen", named("Qwen2Tokenizer"), "qwen2", ""},
+      {"qwen", named("Qwen2Tokenizer"), "qwen3", ""},
+      {"qwen", named("GPT2Tokenizer"), "qwen3", "GPT2Tokenizer"},
+      {"gpt2", {{"tokenizer_class", "GPT2Tokenizer"}, {"add_prefix_space", true}}, "llama", ""},
+      {"gpt2", named("GPT2Tokenizer"), "llama", "GPT2Tokenizer"}};
+  for (const auto& known : cases) {
+    EXPECT_EQ(overrides(known.fixture, known.config, known.model_type), known.overrides)
+        << known.fixture << " " << known.config << " " << known.model_type;
+  }
+  for (const char* malformed :
+       {"[", R"({"normalizer": {"type": 1}})", R"({"normalizer": {"normalizers": [7]}})"}) {
+    write("tokenizer_config.json", named("GPT2Tokenizer"));
+    write_text(folder_ / "tokenizer.json", malformed);
+    EXPECT_NO_THROW(tokenizer::class_that_overrides(folder_.path(), "llama"));
+  }
+  const TemporaryFolder empty;
+  EXPECT_EQ(tokenizer::class_that_overrides(empty.path(), "llama"), "");
 }
 
 TEST_F(TokenizerFolder, RefusesOtherNames) {
