@@ -53,12 +53,11 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
   if (auto problem = tree_ranks_problem(step.shards * step.replicas)) return problem;
   if (step.sums_follow_placement) {
     parts.problem = fmt::format(
-        "needs the same power of two of consecutive ranks on every node, because ranks of a node are summed first, and "
-        "the nodes have {}",
+        "is not possible with this placement: sums are formed inside nodes first, then node by node, and the nodes have {}",
         step.nodes);
     parts.remedy =
-        "start the same number on each node, in order (mpirun --map-by slot, srun --distribution=block), or use "
-        "{sum_order} = any";
+        "start the same power of two of consecutive ranks on each node (mpirun --map-by slot, srun --distribution=block), "
+        "or use {sum_order} = any";
     return parts;
   }
   for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},

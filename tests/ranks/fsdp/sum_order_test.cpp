@@ -170,11 +170,11 @@ TEST_P(InTree, BitsDoNotDependOnTheNodes) {
     } catch (const UserError& error) {
       EXPECT_STREQ(
           error.what(),
-          ("sum_order = tree needs the same power of two of consecutive ranks on every node, because ranks of a "
-           "node are summed first, and the nodes have " +
+          ("sum_order = tree is not possible with this placement: sums are formed inside nodes first, then node by "
+           "node, and the nodes have " +
            comm::format_nodes(in_turns) +
-           "; start the same number on each node, in order (mpirun --map-by slot, srun --distribution=block), or "
-           "use sum_order = any")
+           "; start the same power of two of consecutive ranks on each node (mpirun --map-by slot, srun "
+           "--distribution=block), or use sum_order = any")
               .c_str());
     }
   }

@@ -160,16 +160,22 @@ TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
       refusal(step, {}, comm::Backend::mpi),
       "sum_order = tree needs a number of ranks that is a power of two, and there are 12; start 8 or 16 ranks, or "
       "use sum_order = any");
-  const auto uneven = make_device_mesh(Strategy::full_shard, {0, 0, 0, 1}, 0);
+  const auto on_nodes = [](const std::vector<int>& node_of_rank) {
+    const auto mesh = make_device_mesh(Strategy::full_shard, node_of_rank, 0);
+    return refusal({.shards = static_cast<int>(node_of_rank.size()),
+                    .order = SumOrder::tree,
+                    .sums_follow_placement = mesh.sums_follow_placement,
+                    .nodes = mesh.nodes},
+                   {}, comm::Backend::mpi);
+  };
   EXPECT_EQ(
-      refusal({.shards = 4,
-               .order = SumOrder::tree,
-               .sums_follow_placement = uneven.sums_follow_placement,
-               .nodes = uneven.nodes},
-              {}, comm::Backend::mpi),
-      "sum_order = tree needs the same power of two of consecutive ranks on every node, because ranks of a node are "
-      "summed first, and the nodes have 3 (ranks 0-2), 1 (rank 3); start the same number on each node, in order (mpirun "
-      "--map-by slot, srun --distribution=block), or use sum_order = any");
+      on_nodes({0, 0, 0, 1}),
+      "sum_order = tree is not possible with this placement: sums are formed inside nodes first, then node by node, "
+      "and the nodes have 3 (ranks 0-2), 1 (rank 3); start the same power of two of consecutive ranks on each node "
+      "(mpirun --map-by slot, srun --distribution=block), or use sum_order = any");
+  EXPECT_EQ(on_nodes({0, 0, 1, 1, 2, 2, 2, 2}), "");
+  EXPECT_NE(on_nodes({0, 0, 0, 0, 1, 1, 2, 2}), "");
+  EXPECT_NE(on_nodes({0, 0, 1, 1, 1, 1, 2, 2}), "");
   step.order = SumOrder::any;
   EXPECT_EQ(refusal(step, {.reduce = DType::bfloat16}, comm::Backend::nccl), "");
 }
