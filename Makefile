@@ -70,7 +70,7 @@ test-cluster: program ## the job scripts on a real Slurm, whose nodes are namesp
 	@tests/system/cluster/cluster_test.sh . $(BUILD)/llampi $(SCENARIOS)
 
 # A build of its own: faster code, which takes longer to compile than to run in `make test`.
-fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of ten
+fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each parser
 	@$(cmake) -S tests/fuzz -B $(BUILD)/fuzz-long -DCMAKE_CXX_COMPILER=$(CLANGXX) -DCMAKE_CXX_FLAGS=-O1
 	@$(cmake) --build $(BUILD)/fuzz-long --parallel $(JOBS)
 	@for target in $$(find $(BUILD)/fuzz-long -maxdepth 1 -name 'fuzz_*' -executable); do \
