@@ -49,7 +49,7 @@ std::vector<Option> options_of(EvaluateRequest& r) {
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
-       "--data: sequence length in tokens. 0: the row length of the token file, otherwise that of the run that "
+       "--data: sequence length in tokens. 0: that of the token file's packed sequences, otherwise that of the run that "
        "wrote the checkpoint; required where neither is known",
        {.range = kAtLeastZero}},
       {"micro-batch",

@@ -34,8 +34,8 @@ Writes a token file.
 --format jsonl: each line is one document, {"text": "..."}.
 --format chat: each line is a conversation, {"messages": [{"role": "user", "content": "..."}, ...]} or
 {"prompt": "...", "completion": "..."}. The chat template is applied, the loss is computed on the
-assistant's tokens only, and conversations are packed into rows of N tokens without splitting any
-that fits into a row.
+assistant's tokens only, and conversations are packed into sequences of N tokens without splitting any
+that fits into one.
 An existing output is replaced only if it is a llampi token file.
 With --print, prints the token ids of each line of standard input; with --decode, the text of each
 line of token ids.
@@ -73,13 +73,13 @@ std::vector<Option> options_of(TokenizeRequest& r) {
       {"eos", &o.end, "--format text, jsonl: end each document with the EOS token, if the tokenizer has one"},
       {"seq-len",
        &o.seq_len,
-       "--format chat: tokens per row; the data.seq_len to train with",
+       "--format chat: tokens per packed sequence; the data.seq_len to train with",
        {.range = kRowTokens}},
       template_option(r.chat_template, "--format chat: "),
       template_date_option(r.template_date, "--format chat: "),
       {"loss", one_of(o.loss), "--format chat: tokens that the loss is computed on"},
       {"too-long", one_of(o.too_long),
-       "--format chat: what to do with conversations longer than a row. cut: split into rows of their own"},
+       "--format chat: what to do with conversations longer than a sequence. cut: split into sequences of their own"},
       {"held-out",
        &o.held_out,
        "fraction of documents to hold out for evaluation (0.01 = 1 %)",

@@ -122,7 +122,7 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
   if (options_.format == InputFormat::chat && std::ssize(document.ids) > options_.seq_len) {
     if (options_.too_long == TooLong::refuse) {
       throw_user_error(
-          "{}: the conversation has {}, but a row has {}; give a larger --seq-len, or --too-long cut "
+          "{}: the conversation has {}, but a sequence has {}; give a larger --seq-len, or --too-long cut "
           "or drop",
           place, count(std::ssize(document.ids), "token"), options_.seq_len);
     }

@@ -45,7 +45,7 @@ void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::st
   const std::int64_t row = file.row_tokens();
   if (row <= 0 || seq_len % row == 0) return;
   throw_user_error(
-      "{} has rows of {}, which {} = {} would cut; use {} = {}, or tokenize again with --seq-len {}",
+      "{} has sequences of {}, which {} = {} would cut; use {} = {}, or tokenize again with --seq-len {}",
       file.path().string(), count(row, "token"), option, seq_len, option, row, seq_len);
 }
 

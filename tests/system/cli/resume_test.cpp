@@ -248,13 +248,15 @@ TEST_F(Resume, RowsOfConversationsAreNotCut) {
   H5Sclose(space);
   ASSERT_GE(H5Fclose(file), 0);
   expect_trained("", {" tokens and 5 of padding, "});
-  expect_refused("--data.seq_len=8",
-                 {"tokens.h5 has rows of 16 tokens, which data.seq_len = 8 would cut; use data.seq_len = 16"},
+  expect_refused(
+      "--data.seq_len=8",
+      {"tokens.h5 has sequences of 16 tokens, which data.seq_len = 8 would cut; use data.seq_len = 16"},
+      "other");
+  expect_refused("--data.eval=tokens.h5 --data.seq_len=24", {"tokens.h5 has sequences of 16 tokens"},
                  "other");
-  expect_refused("--data.eval=tokens.h5 --data.seq_len=24", {"tokens.h5 has rows of 16 tokens"}, "other");
   const Ending evaluated = run("evaluate --weights run --data tokens.h5 --seq-len 24");
   EXPECT_EQ(evaluated.status, 2);
-  EXPECT_THAT(evaluated.err, HasSubstr("has rows of 16 tokens, which --seq-len = 24 would cut"));
+  EXPECT_THAT(evaluated.err, HasSubstr("has sequences of 16 tokens, which --seq-len = 24 would cut"));
 }
 
 TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {

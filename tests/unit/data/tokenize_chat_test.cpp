@@ -209,7 +209,7 @@ TEST_F(TokenizeChat, DoesWithLongConversationsAsAsked) {
   EXPECT_EQ(user_error([&] { data::tokenize(tokenizer_, given); }),
             (folder_ / "chat.jsonl").string() + ":2: the conversation has " +
                 std::to_string(encoded(line(1, 600))[0].ids.size()) +
-                " tokens, but a row has 512; give a larger --seq-len, or --too-long cut or drop");
+                " tokens, but a sequence has 512; give a larger --seq-len, or --too-long cut or drop");
 }
 
 TEST_F(TokenizeChat, FillsTheLastRowExactly) {
