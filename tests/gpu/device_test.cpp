@@ -249,7 +249,10 @@ TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
     device().run(device::op::Add{.source = a.view(), .destination = a.view()});
     device().wait(kCopyOut, device().record(device::Stream::compute));
     device().download(to.data(), a.view(), kCopyOut);
-    const device::Graph graph = device().end_capture();
+    device::Graph graph = device().end_capture();
+    EXPECT_GE(graph.nodes(), 3);
+    EXPECT_THROW(device().replay(graph), Error);
+    ASSERT_TRUE(device().instantiate(graph));
     device().synchronize(device::Stream::compute);
     EXPECT_EQ(results[n - 1], 0) << "done while it was captured";
     for (const float value : {1.0F, 2.5F}) {

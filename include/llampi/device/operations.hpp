@@ -272,7 +272,7 @@ struct LinearCrossEntropyBackward {
   std::int64_t valid_labels = 0;             ///< as above
 };
 
-/// Rows of x for which logits are computed: at most those with a label, if they are counted.
+/// Rows of x that have logits: at most those with a label, if they are counted.
 template <class Loss>
 std::int64_t rows_with_logits(const Loss& loss) {
   return loss.valid_labels > 0 ? loss.valid_labels : loss.x.rows;
