@@ -267,7 +267,7 @@ void Engine::rehearse(bool few_labels) {
 
   initialise(options.seed);
   for (int quarters = 4; quarters > (few_labels ? 0 : 3); --quarters) {
-    batch.valid_labels = batch.token_count() * quarters / 4;
+    batch.valid_labels = ceil_div(batch.token_count() * quarters, 4);
     std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
     const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
     step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .counts = batch.counts()});

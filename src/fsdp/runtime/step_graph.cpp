@@ -8,6 +8,7 @@
 namespace llampi::fsdp {
 namespace {
 
+constexpr std::int64_t kUnusedReplays = 100;  // of others, after which a graph is no longer in use
 constexpr const char* kReplay = "replay of the captured step";
 
 /// Ends a capture that an exception breaks off.
@@ -37,6 +38,7 @@ bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const Ba
   const auto known = std::find_if(captured_.begin(), captured_.end(),
                                   [&](const auto& captured) { return captured.counts == counts; });
   if (known != captured_.end()) {
+    known->used_at = replays_;
     std::rotate(known, known + 1, captured_.end());
   } else if (!capture(step, inputs, counts)) {
     issued_.insert(counts);
@@ -60,12 +62,11 @@ bool StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs, cons
 
   std::int64_t nodes = graph.nodes();
   world_.max(std::span(&nodes, 1));
-  if (nodes > most_nodes_) return false;
-  make_room(nodes);
+  if (!make_room(nodes)) return false;
   std::int64_t failed = device_.instantiate(graph) ? 0 : 1;
   world_.max(std::span(&failed, 1));
   if (failed != 0) return false;
-  captured_.push_back({counts, std::move(graph), nodes});
+  captured_.push_back({counts, std::move(graph), nodes, replays_});
   return true;
 }
 
@@ -76,11 +77,13 @@ std::int64_t StepGraphs::nodes() const {
 }
 
 /// The same graphs go on all ranks.
-void StepGraphs::make_room(std::int64_t nodes) {
+bool StepGraphs::make_room(std::int64_t nodes) {
   while (this->nodes() + nodes > most_nodes_) {
+    if (captured_.empty() || replays_ - captured_.front().used_at < kUnusedReplays) return false;
     issued_.insert(captured_.front().counts);
     captured_.erase(captured_.begin());
   }
+  return true;
 }
 
 }  // namespace llampi::fsdp

@@ -7,8 +7,9 @@
 // All micro-batches of all ranks have the same numbers (RoundedCounts), because collectives may be captured and
 // replayed only by all ranks together. The numbers are the same without graphs, and so are the bits.
 //
-// There is room for so many nodes (EngineOptions::graph_nodes). The graph that was replayed longest ago gives way to another, and its kind of steps is
-// issued from then on: to instantiate a graph in every step would take longer than to issue it.
+// There is room for so many nodes (EngineOptions::graph_nodes). A graph that was not replayed for long gives way to another; while those that
+// are kept are in use, steps of another kind are issued. What gave way is issued, too, if it comes again: to instantiate a graph again
+// and again would take longer.
 //
 // A step is issued all the same if somebody observes it, or if a snapshot was taken just before: a graph
 // could only wait for the copies as a whole, while of a step that is issued the update alone does.
@@ -50,11 +51,12 @@ class StepGraphs {
   struct CapturedStep {
     BatchCounts counts;  ///< that operations were issued for
     device::Graph graph;
-    std::int64_t nodes = 0;  ///< the most of all ranks
+    std::int64_t nodes = 0;    ///< the most of all ranks
+    std::int64_t used_at = 0;  ///< replays before the last one of this graph
   };
   /// The graph of these counts, as the last of those that are kept. False: there is no room for it.
   bool capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
-  void make_room(std::int64_t nodes);
+  bool make_room(std::int64_t nodes);
 
   device::Device& device_;
   comm::World& world_;

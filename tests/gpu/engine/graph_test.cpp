@@ -161,19 +161,36 @@ TEST_F(GpuGraph, NumbersOfSegmentsNeverFall) {
   expect_same({}, 7, more_and_more, 12);
 }
 
-// Four numbers in turns, and room for three graphs: the first gives way to the fourth, and its steps are issued from then on.
-TEST_F(GpuGraph, OldOnesGiveWayWhereThereIsNoRoom) {
+/// So many quarters of the tokens have labels.
+void keep_labels(TrainingRun::Inputs& inputs, int quarters) {
+  for (auto& batch : inputs.micro_batches) {
+    batch.valid_labels = batch.token_count() * quarters / 4;
+    std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
+  }
+}
+
+// Four numbers in turns, and room for three graphs: all three are in use.
+TEST_F(GpuGraph, AFourthIsIssuedWhereThreeTakeTheRoom) {
   fixture_ = fixture(16, 2);
   run({.graph = true}, 1, {}, 2);
   const std::int64_t nodes_of_one = nodes_;
-  const auto quarters = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
-    for (auto& batch : inputs.micro_batches) {
-      batch.valid_labels = batch.token_count() * (4 - (t - 1) % 4) / 4;
-      std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
-    }
+  const auto quarters = [](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    keep_labels(inputs, 4 - (t - 1) % 4);
   };
-  expect_same({.graph_nodes = nodes_of_one * 7 / 2}, 7, quarters, 12);
+  expect_same({.graph_nodes = nodes_of_one * 7 / 2}, 6, quarters, 12);
   EXPECT_GT(nodes_, 2 * nodes_of_one);
+  EXPECT_EQ(without_room_, 1);
+}
+
+// A number that comes no more gives way after a hundred replays of another.
+TEST_F(GpuGraph, OldOnesGiveWay) {
+  run({.graph = true}, 1, {}, 2);
+  constexpr int kOthers = 104;
+  const auto change = [](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    keep_labels(inputs, t <= 2 ? 4 : t <= kOthers ? 2 : 1);
+  };
+  // Two graphs have room. The second step of each number is captured; the third finds the first unused.
+  run({.graph = true, .graph_nodes = nodes_ * 5 / 2}, kOthers + 2 - 3, change, kOthers + 2);
   EXPECT_EQ(without_room_, 0);
 }
 

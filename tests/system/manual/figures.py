@@ -8,6 +8,7 @@ A comment in a page, from `<!-- figures` to `-->`, has commands that the reader 
 page: a row of a table from its first cell on, or a part of a sentence. Commands may also compare files themselves, with cmp.
 They run in a folder with build/llampi, input/ and docs/, and stop at the first that fails.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -25,7 +26,8 @@ def faults(root, llampi, page):
             (folder / "build").mkdir()
             for link, target in (("build/llampi", llampi), ("input", root / "input"), ("docs", root / "docs")):
                 (folder / link).symlink_to(target)
-            done = subprocess.run(["bash", "-euo", "pipefail", "-c", m[1]], cwd=folder, capture_output=True, text=True)
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", m[1]], cwd=folder, env={**os.environ, "LC_ALL": "C.UTF-8"},
+                                  capture_output=True, text=True)
         lines = done.stdout.splitlines()
         if done.returncode or not lines:
             yield f"{place}: status {done.returncode}, {len(lines)} lines: {done.stdout}{done.stderr}"
@@ -38,6 +40,8 @@ def faults(root, llampi, page):
 def main():
     root, llampi = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     found = [fault for page in sorted((root / "docs").glob("*.md")) for fault in faults(root, llampi, page)]
+    if not any("<!-- figures\n" in page.read_text(encoding="utf-8") for page in (root / "docs").glob("*.md")):
+        found.append("no page of docs/ has a comment that begins with <!-- figures")
     print("\n".join(found) or "figures: all pages have what the program prints")
     sys.exit(bool(found))
 
