@@ -85,7 +85,7 @@ std::string format_arenas(const Machine& machine, const MemoryReport& memory, co
   text += line("with what an evaluation needs", &ArenaReport::evaluation) + "\n";
   text += line("planned: the larger of the two", &ArenaReport::planned);
   text += fmt::format(" = {}\n", count(all.planned, "byte"));
-  const auto besides = [&](const char* name, int column, std::int64_t bytes, const char* remark) {
+  const auto besides = [&](const char* name, int column, std::int64_t bytes, const std::string& remark) {
     return fmt::format("  {:<30}{:>{}}{:>{}}, {}\n", name, format_bytes(bytes), column, "", kColumns - column,
                        remark);
   };
@@ -95,7 +95,8 @@ std::string format_arenas(const Machine& machine, const MemoryReport& memory, co
   text +=
       besides("CUDA context, its libraries", kColumn, context_bytes(machine.backend), "measured on one H100");
   text += besides("kernels that are loaded later", kColumn, fsdp::loaded_later_bytes(machine.backend),
-                  "measured on one H100, and 92 MiB for CUDA graphs");
+                  fmt::format("measured on one H100, and {:.0f} MiB for CUDA graphs",
+                              static_cast<double>(fsdp::kGraphBytes) / (1 << 20)));
   return text +
          besides("NCCL's communicators", kColumn, fit.communicator_bytes, "an estimate, not measured yet");
 }

@@ -84,7 +84,7 @@ class Graph {
   Graph() = default;
   explicit Graph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Impl* get() const { return impl_.get(); }
-  /// Kernels, copies and waits, which take memory of the device once it is instantiated.
+  /// Kernels and copies, which take memory of the device once it is instantiated.
   std::int64_t nodes() const { return impl_->nodes(); }
 
  private:

@@ -27,8 +27,8 @@ struct EngineOptions : StepOptions {
   /// those of the others. No bit changes. Not with Offload::params.
   bool shard_optimizer_over_replicas = false;
   bool graph = false;  ///< steps are captured and replayed, where the device can; no bit changes
-  std::int64_t graph_nodes = kGraphNodes;
-  std::uint64_t seed = 0;  ///< of stochastic rounding
+  std::int64_t graph_nodes = kGraphNodes;  ///< the most of all captured steps together; no bit changes
+  std::uint64_t seed = 0;                  ///< of stochastic rounding
   optim::AdamWConstants adamw;
   double clip_grad_norm = 0;                            ///< 0: off
   std::vector<optim::ParameterGroup> parameter_groups;  ///< one per parameter; training only

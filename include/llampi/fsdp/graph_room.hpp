@@ -6,7 +6,7 @@
 
 namespace llampi::fsdp {
 
-/// Nodes (kernels, copies, waits) of all the graphs that a rank keeps. A step of Llama-3-8B has about 850 for each micro-batch. One that
+/// Nodes (kernels and copies) of all the graphs that a rank keeps. A step of Llama-3-8B has about 850 for each micro-batch. One that
 /// has more than these is issued every time, which costs little: its kernels take much longer than it takes to launch them.
 inline constexpr std::int64_t kGraphNodes = 9'600;
 

@@ -24,7 +24,8 @@
 //   process_bytes
 //       kProcessBytes, not in planned_bytes
 //   context_bytes, loaded_later_bytes, communicator_bytes
-//       what else of a GPU is taken, likewise: measured on one H100 but for the last, an estimate; 0 on CPUs
+//       what else of a GPU is taken, likewise: as measured on one H100, but for graphs of steps (in the second) and
+//       communicators, which are estimates; 0 on CPUs
 //   needed_bytes, device_memory_bytes, fits
 //       of the device's memory with all of these; what it has and whether that is enough, null if it is not
 //       known

@@ -49,8 +49,7 @@ inline constexpr std::int64_t head_loss_bytes(std::int64_t tokens, std::int64_t 
 /// The workspace where rows without a label are left out: fewer logits, so that there is room for the rows that are packed. Parts
 /// begin so many bytes into it.
 struct PackedHead {
-  std::int64_t chunk =
-      0;  ///< rows; 0: there is no room for as few chunks as all rows take, so all are computed
+  std::int64_t chunk = 0;   ///< rows; 0: all are computed, as there is no room for as few chunks
   std::int64_t logits = 0;  ///< behind the losses, both as above
   std::int64_t x = 0;       ///< of a chunk, [chunk, hidden]; its gradients replace it
   std::int64_t rows = 0;    ///< int32: where they stand in x

@@ -93,6 +93,17 @@ TEST_F(GpuEngine, DISABLED_EveryTrajectoryEqualsPyTorchInFloat32) {
 }
 
 // Biases; norms of heads, whose recomputation reads the product; windows.
+// Fewer than the head's kinds of steps: each has a label all the same.
+TEST_F(GpuEngine, RehearsesMicroBatchesOfFewTokens) {
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.seq_len = 2;
+  fixture.global_batch = test_ranks();
+  fixture.training.steps = 1;
+  TrainingRun run(test_world(), fixture, {.machine = machine_.get()});
+  run.engine().rehearse(true);
+  EXPECT_TRUE(std::isfinite(run.step(1).loss));
+}
+
 TEST_F(GpuEngine, OtherFamiliesEqualPyTorch) {
   for (const char* name : {"qwen2", "qwen3", "mistral_window"}) {
     SCOPED_TRACE(name);

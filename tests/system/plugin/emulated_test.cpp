@@ -143,6 +143,14 @@ TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
     expect_same_curve(run, run + "-cpu", 1e-5);
     EXPECT_THAT(exact.out, HasSubstr(" tensors match the CPU (float32, " + compared + ")\n"));
 
+    const auto loss = [&](const std::string& device) {
+      const Ending ending = llampi(
+          fmt::format("evaluate --json --data tokens.h5 --seq-len 16 --weights {} --device {}", run, device));
+      EXPECT_EQ(ending.status, 0) << ending.err;
+      return nlohmann::json::parse(ending.out)["loss"].get<double>();
+    };
+    const double on_cpu = loss("cpu");
+    EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
     const Ending text = llampi(
         fmt::format("generate --prompt ab --max-tokens 9 --temperature 0 --device cuda --weights {}", run));
     EXPECT_EQ(text.status, 0) << text.err;
