@@ -22,11 +22,11 @@ PieceEncoder::PieceEncoder(const tokenizer::Tokenizer& tokenizer, const Tokenize
   if (options.end && tokenizer.end()) end_.push_back(*tokenizer.end());
 }
 
-std::size_t PieceEncoder::cut(std::string_view text) const {
+std::size_t PieceEncoder::cut(std::string_view text, bool first) const {
   if (options_.format == InputFormat::text) {
     const auto bytes = cutter_.cut(text);
-    // Blanks wait for what follows them: a file of nothing else is left out, however large it is.
-    return is_blank(text.substr(0, bytes)) ? 0 : bytes;
+    // A file of nothing but blanks is left out, however large it is.
+    return first && is_blank(text.substr(0, bytes)) ? 0 : bytes;
   }
   return text.rfind('\n') + 1;  // npos + 1 is 0
 }

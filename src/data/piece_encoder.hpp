@@ -38,8 +38,8 @@ class PieceEncoder {
   /// Both must outlive it.
   PieceEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 
-  /// Where a PieceReader may cut.
-  std::size_t cut(std::string_view text) const;
+  /// PieceReader::Cut.
+  std::size_t cut(std::string_view text, bool first) const;
   /// @throws UserError for the first line that cannot be used, unless they are to be skipped
   EncodedPiece operator()(const Piece& piece) const;
 

@@ -47,7 +47,7 @@ std::optional<Piece> PieceReader::next() {
   // Where there is no place to cut, twice as much is looked at each time, so that all of it together is
   // linear.
   for (std::size_t wanted = kPieceBytes; read_more(wanted - std::min(wanted, rest_.size())); wanted *= 2) {
-    if (const auto bytes = cut_(rest_); bytes > 0) return take(bytes);
+    if (const auto bytes = cut_(rest_, first_); bytes > 0) return take(bytes);
     wanted = std::max(wanted, rest_.size());
   }
   Piece piece = take(rest_.size());

@@ -27,7 +27,8 @@ struct Piece {
 class PieceReader {
  public:
   /// How many bytes of a text, of which more is to come, may be a piece; 0: more must be read first.
-  using Cut = std::function<std::size_t(std::string_view text)>;
+  /// @param first whether the text begins the file
+  using Cut = std::function<std::size_t(std::string_view text, bool first)>;
 
   PieceReader(std::vector<std::filesystem::path> inputs, Cut cut);
 

@@ -237,7 +237,8 @@ TokenizeStatistics tokenize(const tokenizer::Tokenizer& tokenizer, const Tokeniz
   TokenizeOptions options = given;
   const auto skipped = leave_out_what_is_no_text(options, tokenizer, log);
   const PieceEncoder encoder(tokenizer, options);
-  PieceReader reader(options.inputs, [&](std::string_view text) { return encoder.cut(text); });
+  PieceReader reader(options.inputs,
+                     [&](std::string_view text, bool first) { return encoder.cut(text, first); });
   Collector collector(tokenizer, options, log);
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   map_in_order<Piece, EncodedPiece>(

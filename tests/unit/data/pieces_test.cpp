@@ -17,7 +17,24 @@
 namespace llampi::test {
 namespace {
 
-std::size_t behind_last_line_end(std::string_view text) { return text.rfind('\n') + 1; }
+std::size_t behind_last_line_end(std::string_view text, bool) { return text.rfind('\n') + 1; }
+
+TEST(PieceReader, TellsWhetherATextBeginsItsFile) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) write_text(folder / name, std::string(1'000'000, 'x'));
+  std::size_t bytes = 0;
+  bool begins = true;
+  const auto cut = [&](std::string_view text, bool first) {
+    EXPECT_EQ(first, begins) << bytes;
+    return text.size();
+  };
+  data::PieceReader reader({folder / "a", folder / "b"}, cut);
+  while (const auto piece = reader.next()) {
+    bytes += piece->text.size();
+    begins = piece->last;
+  }
+  EXPECT_EQ(bytes, 2'000'000U);
+}
 
 TEST(PieceReader, GivesWholeLinesWithTheirNumbers) {
   const TemporaryFolder folder;
