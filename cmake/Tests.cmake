@@ -55,6 +55,9 @@ function(llampi_test_properties test ranks labels timeout)
   if(NOT "gpu" IN_LIST labels)
     list(APPEND environment CUDA_VISIBLE_DEVICES=) # run.device = auto means CPUs there, whatever the machine has
   endif()
+  if(NOT test MATCHES "^system_")
+    list(APPEND environment OMP_WAIT_POLICY=passive) # threads leave the cores to other tests; the program sees to that itself
+  endif()
   if(NOT test MATCHES "^unit_")
     list(APPEND environment LLAMPI_RUN_BIND=none) # tests share the cores with others: ranks go where there is room
   endif()
@@ -73,8 +76,17 @@ function(llampi_test_options target)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${target} PRIVATE LLAMPI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests" LLAMPI_PROGRAM="${CMAKE_BINARY_DIR}/llampi")
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock)
+  target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock fmt::fmt)
   llampi_warnings(${target})
+  # What most tests include is most of what their compiler reads. To Clang, other options are an error here.
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  elseif(target STREQUAL "llampi_test_main")
+    target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp> <algorithm>
+                              <filesystem> <functional> <map> <numeric> <optional> <span> <sstream> <string> <vector>)
+  else()
+    target_precompile_headers(${target} REUSE_FROM llampi_test_main)
+  endif()
 endfunction()
 
 # The libraries of these parts, and their private headers.
