@@ -31,7 +31,9 @@ void guard_device_memory(bool wanted);
 /// nothing is done until it is waited for.
 int take_host_waits();
 
-/// A graph of more nodes finds no memory when it is instantiated.
-void limit_graphs(std::size_t nodes);
+/// The calls with which a graph gets its memory.
+enum class GraphCall : bool { instantiate, upload };
+/// A graph of more nodes finds no memory in this call.
+void limit_graphs(std::size_t nodes, GraphCall call = GraphCall::instantiate);
 
 }  // namespace llampi::emulator

@@ -19,9 +19,23 @@ using namespace llampi::emulator;
 
 namespace {
 std::size_t most_nodes = std::numeric_limits<std::size_t>::max();
+GraphCall limited_call = GraphCall::instantiate;
+
+/// Kernels and copies.
+std::size_t nodes_of(const Capture::Recorded& recorded) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(recorded, [](const auto& task) { return bool(task.second.work); }));
+}
+
+cudaError_t room_for(const Capture::Recorded& recorded, GraphCall call) {
+  return call == limited_call && nodes_of(recorded) > most_nodes ? cudaErrorMemoryAllocation : cudaSuccess;
+}
 }  // namespace
 
-void llampi::emulator::limit_graphs(std::size_t nodes) { most_nodes = nodes; }
+void llampi::emulator::limit_graphs(std::size_t nodes, GraphCall call) {
+  most_nodes = nodes;
+  limited_call = call;
+}
 
 struct CUgraph_st {
   Capture::Recorded recorded;
@@ -77,16 +91,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   llampi::require(nodes == nullptr, "the nodes of a graph are counted here, and not listed");
-  *count = static_cast<std::size_t>(
-      std::ranges::count_if(graph->recorded, [](const auto& task) { return bool(task.second.work); }));
+  *count = nodes_of(graph->recorded);
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  size_t nodes = 0;
-  cudaGraphGetNodes(graph, nullptr, &nodes);
-  if (nodes > most_nodes) return cudaErrorMemoryAllocation;
-  *exec = std::make_unique<CUgraphExec_st>(graph->recorded).release();
-  return cudaSuccess;
+  const cudaError_t status = room_for(graph->recorded, GraphCall::instantiate);
+  if (status == cudaSuccess) *exec = std::make_unique<CUgraphExec_st>(graph->recorded).release();
+  return status;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
+  return room_for(exec->recorded, GraphCall::upload);
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   const std::unique_ptr<CUgraph_st> owned(graph);

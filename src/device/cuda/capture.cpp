@@ -64,18 +64,26 @@ Graph CudaDevice::end_capture() {
   return Graph(std::make_unique<CapturedGraph>(Recording(recorded)));
 }
 
-/// A graph's kernels have the priorities of the streams that they were captured on.
+/// A graph's kernels have the priorities of the streams that they were captured on. It is uploaded at once: memory that only its first
+/// launch would ask for may be lacking, too.
 bool CudaDevice::instantiate(Graph& graph) {
   auto& captured = static_cast<CapturedGraph&>(*graph.get());
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t status =
-      cudaGraphInstantiate(&executable, captured.recording.get(), cudaGraphInstantiateFlagUseNodePriority);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // or the next check would report it again
+  const auto has_memory = [](cudaError_t status, const char* call) {
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // or the next check would report it again
+      return false;
+    }
+    check(status, call);
+    return true;
+  };
+  cudaGraphExec_t created = nullptr;
+  if (!has_memory(
+          cudaGraphInstantiate(&created, captured.recording.get(), cudaGraphInstantiateFlagUseNodePriority),
+          "cudaGraphInstantiate"))
     return false;
-  }
-  check(status, "cudaGraphInstantiate");
-  captured.executable.reset(executable);
+  Executable executable(created);
+  if (!has_memory(cudaGraphUpload(executable.get(), compute()), "cudaGraphUpload")) return false;
+  captured.executable = std::move(executable);
   captured.recording.reset();
   return true;
 }

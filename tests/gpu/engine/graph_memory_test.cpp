@@ -9,13 +9,13 @@
 namespace llampi::test {
 namespace {
 
-class GraphMemory : public ::testing::Test {
+class GraphMemory : public ::testing::TestWithParam<emulator::GraphCall> {
  protected:
   void TearDown() override { emulator::limit_graphs(std::numeric_limits<std::size_t>::max()); }
 };
 
 // Collectives are replayed by all ranks or by none.
-TEST_F(GraphMemory, ThatOneRankLacksLetsAllIssueTheirSteps) {
+TEST_P(GraphMemory, ThatOneRankLacksLetsAllIssueTheirSteps) {
   std::string why;
   GpuRank rank = make_gpu_rank(test_world(), why);
   const auto host = device::make_cpu_device(1);
@@ -25,7 +25,7 @@ TEST_F(GraphMemory, ThatOneRankLacksLetsAllIssueTheirSteps) {
   fixture.global_batch = 4;
   TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = true});
   const bool last = test_world().rank() + 1 == test_world().size();
-  if (last) emulator::limit_graphs(10);
+  if (last) emulator::limit_graphs(10, GetParam());
   std::vector<double> losses;
   for (int t = 1; t <= 3; ++t) losses.push_back(run.step(run.inputs(t)).loss);
   EXPECT_EQ(run.engine().replays(), 0);
@@ -35,6 +35,9 @@ TEST_F(GraphMemory, ThatOneRankLacksLetsAllIssueTheirSteps) {
   TrainingRun issued(test_world(), fixture, {.machine = &machine});
   for (int t = 1; t <= 3; ++t) EXPECT_EQ(issued.step(issued.inputs(t)).loss, losses[t - 1]) << "step " << t;
 }
+
+INSTANTIATE_TEST_SUITE_P(AtTheCall, GraphMemory,
+                         ::testing::Values(emulator::GraphCall::instantiate, emulator::GraphCall::upload));
 
 }  // namespace
 }  // namespace llampi::test
