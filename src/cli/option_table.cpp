@@ -82,8 +82,8 @@ Table run_options(train::Config& c) {
       {"run.tuning",
        spelled_tuning(c.run.tuning),
        "choice of matrix-product algorithms on GPUs. auto: read tuning.json from the checkpoint folder or the "
-       "user's cache, otherwise time them during a rehearsal step; FILE: tuning.json of another run; off: no "
-       "timing, the library's default. A run that continues first takes the tuning.json of its checkpoint folder, "
+       "user's cache, otherwise time them before the run in steps of random tokens; FILE: tuning.json of another "
+       "run; off: no timing, the library's default. A run that continues first takes the tuning.json of its checkpoint folder, "
        "also with off. Another algorithm changes the last bits",
        {.name = "auto|off|FILE"}},
       {"run.cuda_graph", one_of(c.run.cuda_graph),

@@ -256,7 +256,7 @@ Engine::~Engine() {
 
 void Engine::rehearse(bool few_labels) {
   const auto& options = impl_->options;
-  const health::FlightPhase phase(record(), "rehearses a step");
+  const health::FlightPhase phase(record(), "rehearses steps");
   const RandomStream random(options.seed, "rehearsal");
   device::HostBatch batch(options.batch.tokens());
   const auto vocabulary = static_cast<std::uint64_t>(model().vocabulary());
@@ -265,14 +265,22 @@ void Engine::rehearse(bool few_labels) {
   batch.cut_into_segments(options.batch.seq_len);
   batch.valid_labels = batch.token_count();
 
-  initialise(options.seed);
-  for (int quarters = 4; quarters > (few_labels ? 0 : 3); --quarters) {
-    batch.valid_labels = ceil_div(batch.token_count() * quarters, 4);
-    std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
+  const auto step_and_evaluation = [&] {
     const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
     step(batches, {.valid_labels = batch.valid_labels * options.micro_batches, .counts = batch.counts()});
     evaluate(batch);
+  };
+  initialise(options.seed);
+  step_and_evaluation();
+  // Other numbers of labels change products of the head, which are those of the first micro-batch or of the second.
+  std::function<bool()> should_abort = impl_->executor.ask_before_micro_batches({});
+  for (int quarters = few_labels ? 3 : 0; quarters > 0; --quarters) {
+    batch.valid_labels = ceil_div(batch.token_count() * quarters, 4);
+    std::ranges::fill(batch.labels().subspan(static_cast<std::size_t>(batch.valid_labels)), -1);
+    impl_->executor.ask_before_micro_batches([asked = 0]() mutable { return ++asked == 2; });
+    step_and_evaluation();
   }
+  impl_->executor.ask_before_micro_batches(std::move(should_abort));
   impl_->start_anew();
 }
 

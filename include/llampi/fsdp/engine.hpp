@@ -56,7 +56,8 @@ class Engine {
 
   /// A step and an evaluation of random numbers, after which all state is zero as it was at first: libraries
   /// load and choose what they compute with, communicators connect. Collective.
-  /// @param few_labels also one of each number of labels that the head has products of its own for
+  /// @param few_labels the same once more, in two micro-batches at most, with each smaller number of labels that the head has products
+  /// of its own for
   void rehearse(bool few_labels = false);
   /// For runs whose micro-batches may have segments that are shorter than a sequence: what the device compiles
   /// for any number of segments of any lengths is compiled now, and in no step. Computes nothing.

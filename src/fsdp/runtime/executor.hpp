@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include "fsdp/runtime/bound_program.hpp"
 #include "llampi/fsdp/observer.hpp"
@@ -26,9 +27,9 @@ class Executor {
 
   void observe(Observer observer) { observer_ = std::move(observer); }
   bool observed() const { return static_cast<bool>(observer_); }
-  /// Asked before each micro-batch but the first, by run(). True: the rest is not issued.
-  void ask_before_micro_batches(std::function<bool()> should_abort) {
-    should_abort_ = std::move(should_abort);
+  /// Asked before each micro-batch but the first, by run(). True: the rest is not issued. Returns what was asked until now.
+  std::function<bool()> ask_before_micro_batches(std::function<bool()> should_abort) {
+    return std::exchange(should_abort_, std::move(should_abort));
   }
   void keep_record(health::FlightRecord& record) { record_ = &record; }
   health::FlightRecord& record() const { return *record_; }

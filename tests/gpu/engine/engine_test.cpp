@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole training steps on a GPU, or on the emulated one: the engine's list on real streams, against PyTorch.
+#include <gmock/gmock.h>
+
 #include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
+#include "llampi/fsdp/observer.hpp"
 #include "llampi/fsdp/step_options.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
@@ -92,7 +97,6 @@ TEST_F(GpuEngine, DISABLED_EveryTrajectoryEqualsPyTorchInFloat32) {
                   "qwen3", "mistral", "mistral_window"});
 }
 
-// Biases; norms of heads, whose recomputation reads the product; windows.
 // Fewer than the head's kinds of steps: each has a label all the same.
 TEST_F(GpuEngine, RehearsesMicroBatchesOfFewTokens) {
   auto fixture = oracle::load("one_layer_one_head");
@@ -104,6 +108,22 @@ TEST_F(GpuEngine, RehearsesMicroBatchesOfFewTokens) {
   EXPECT_TRUE(std::isfinite(run.step(1).loss));
 }
 
+// All micro-batches with all labels, two with each smaller number of them.
+TEST_F(GpuEngine, RehearsesFewLabelsInTwoMicroBatches) {
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.global_batch = 4 * test_ranks();
+  TrainingRun run(test_world(), fixture, {.accumulation = 4, .machine = machine_.get()});
+  std::map<int, int> passes;  // of backward, by micro-batch
+  run.engine().observe([&](const fsdp::Action& action, int, fsdp::Moment moment, double) {
+    if (action.op == fsdp::Op::backward && action.layer == 0 && moment == fsdp::Moment::begin)
+      ++passes[action.micro_batch];
+  });
+  run.engine().rehearse(true);
+  EXPECT_THAT(passes,
+              ::testing::ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 1), std::pair(3, 1)));
+}
+
+// Biases; norms of heads, whose recomputation reads the product; windows.
 TEST_F(GpuEngine, OtherFamiliesEqualPyTorch) {
   for (const char* name : {"qwen2", "qwen3", "mistral_window"}) {
     SCOPED_TRACE(name);
