@@ -69,7 +69,7 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                    .sizes = machine.device().sizes(),
                                    .backend = world.backend(),
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
-                                     return available.holds(arena_bytes, in_groups, options.reduction);
+                                     return available.holds(arena_bytes, in_groups, options);
                                    }};
   return fsdp::decide_what_fits(
       question, {.checkpointing = o.checkpointing == "auto",

@@ -262,7 +262,7 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     try {
       const train::CompiledRun run = train::compile_run(train::with_strategy(config, strategy), shape);
-      const bool fits = shape.memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction);
+      const bool fits = shape.memory.holds(run.compiled.arena_bytes, run.mesh, run.options);
       times.push_back({.strategy = strategy,
                        .fits = shape.memory.on_device ? std::optional(fits) : std::nullopt,
                        .time = time_actions(run, figures).time,

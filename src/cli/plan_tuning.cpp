@@ -323,7 +323,7 @@ class Trials {
     };
     const auto [needed, host_needed] = bytes_of(config, run);
     const auto& arena_bytes = run.compiled.arena_bytes;
-    without(left.on_device, needed, memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction));
+    without(left.on_device, needed, memory_.needed_on_device(arena_bytes, run.mesh, run.options));
     without(left.on_host, host_needed, memory_.needed_on_host(arena_bytes));
     return left;
   }
@@ -340,7 +340,7 @@ class Trials {
       arena_bytes[static_cast<std::size_t>(row.arena)] +=
           more * fsdp::in_arena(row.bytes / row.buffers) + fsdp::in_arena(losses);
     }
-    return {memory_.needed_on_device(arena_bytes, run.mesh, run.options.reduction),
+    return {memory_.needed_on_device(arena_bytes, run.mesh, run.options),
             memory_.needed_on_host(arena_bytes)};
   }
   /// Of all its micro-batches.

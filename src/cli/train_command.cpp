@@ -38,8 +38,8 @@ configuration is written to config.ini in run.dir; --config accepts that file.
 
 To stop a run early, create a file named stop in run.dir, or send SIGUSR1 to all ranks (mpirun forwards it).
 The run saves a checkpoint and exits with status 75; the same command continues it. It stops after at most
-two more steps. On CPUs, and on GPUs without CUDA graphs, a step that takes half a second or more also stops
-before its next micro-batch, and resuming repeats it. SIGTERM and SIGINT also stop it, but after these (and
+two more steps. A step that takes half a second or more also stops before its next micro-batch, unless it is
+replayed as a CUDA graph, and resuming repeats it. SIGTERM and SIGINT also stop it, but after these (and
 Ctrl-C) Open MPI's mpirun kills the ranks about two seconds later, even if the checkpoint is not complete.
 
 Exit status: 0 success, 1 internal or system error (also: a rank is lost, the loss is not finite, replicas

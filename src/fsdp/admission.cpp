@@ -14,14 +14,13 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
-  const comm::Reduction reduction = options.training ? options.reduction : comm::Reduction::nccl;
   comm::agree(site.world, [&] {
     const AvailableMemory available{.backend = backend,
                                     .one_memory = one_memory,
                                     .on_device = site.device.available_bytes(topology.local_ranks),
                                     .on_host = site.host.available_bytes(topology.local_ranks)};
-    if (available.holds(compiled.arena_bytes, mesh, reduction)) return;
-    const std::int64_t needed = available.needed_on_device(compiled.arena_bytes, mesh, reduction);
+    if (available.holds(compiled.arena_bytes, mesh, options)) return;
+    const std::int64_t needed = available.needed_on_device(compiled.arena_bytes, mesh, options);
     const bool device_is_full = !available.device_holds(needed);
     const std::optional<Arena> arena =
         one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
@@ -38,7 +37,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                         .sizes = site.device.sizes(),
                         .backend = backend,
                         .fits = [&](const auto& arenas, const DeviceMesh& in_groups) {
-                          return available.holds(arenas, in_groups, reduction);
+                          return available.holds(arenas, in_groups, options);
                         }});
   });
 }

@@ -10,7 +10,6 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/placement.hpp"
-#include "llampi/comm/workspace.hpp"
 #include "llampi/core/config_error.hpp"
 
 namespace llampi::fsdp {
@@ -165,17 +164,6 @@ std::string describe_mesh(const DeviceMesh& mesh) {
   if (shards == 1) return fmt::format("device mesh: no shards, each of the {} ranks is a replica", replicas);
   return fmt::format("device mesh {} x {}: {} shard groups ({}), {} replicate groups ({})", replicas, shards,
                      replicas, lists_of_ranks(mesh.shards), shards, lists_of_ranks(mesh.replicas()));
-}
-
-std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& mesh, comm::Reduction reduction) {
-  const int shards = mesh.shard_count(), replicas = mesh.replica_count();
-  std::int64_t bytes =
-      2 * comm::communicator_bytes(backend, shards) + comm::communicator_bytes(backend, replicas);
-  if (reduction == comm::Reduction::tree) {
-    bytes += comm::exchange_buffer_bytes(backend, shards, mesh.shards_on_node) +
-             comm::exchange_buffer_bytes(backend, replicas, mesh.replicas_on_node);
-  }
-  return bytes;
 }
 
 }  // namespace llampi::fsdp

@@ -57,10 +57,10 @@ MemoryReport memory_of(const fsdp::CompiledModel& compiled) {
 
 FitReport fit_of(const Job& job, const fsdp::CompiledModel& compiled) {
   const fsdp::AvailableMemory memory = job.machine.memory();
-  const comm::Reduction reduction = job.options.reduction;
   FitReport fit;
-  fit.communicator_bytes = fsdp::communicator_bytes(memory.backend, job.mesh, reduction);
-  fit.needed_bytes = memory.needed_on_device(compiled.arena_bytes, job.mesh, reduction);
+  fit.communicator_bytes = fsdp::communicator_bytes(memory.backend, job.mesh, job.options);
+  fit.graph_bytes = fsdp::graph_bytes(memory.backend, job.options);
+  fit.needed_bytes = memory.needed_on_device(compiled.arena_bytes, job.mesh, job.options);
   fit.host_needed_bytes = memory.needed_on_host(compiled.arena_bytes);
   fit.on_device = memory.device_holds(fit.needed_bytes);
   fit.on_host = memory.host_holds(fit.host_needed_bytes);
@@ -106,9 +106,9 @@ fsdp::AvailableMemory Machine::memory() const {
 
 fsdp::FitQuestion fit_question(const Job& job, const model::Model& model,
                                const device::OperationSizes& sizes) {
-  const auto fits = [memory = job.machine.memory(), reduction = job.options.reduction](
+  const auto fits = [memory = job.machine.memory(), options = job.options](
                         const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_mesh) {
-    return memory.holds(arena_bytes, in_mesh, reduction);
+    return memory.holds(arena_bytes, in_mesh, options);
   };
   return {model, job.options, job.mesh, sizes, job.machine.backend, fits};
 }

@@ -210,6 +210,7 @@ Json fit_json(const Machine& machine, const FitReport& fit) {
   return {{"process_bytes", kProcessBytes},
           {"context_bytes", context_bytes(machine.backend)},
           {"loaded_later_bytes", fsdp::loaded_later_bytes(machine.backend)},
+          {"graph_bytes", fit.graph_bytes},
           {"communicator_bytes", fit.communicator_bytes},
           {"needed_bytes", fit.needed_bytes},
           {"device_memory_bytes", machine.knows_memory() ? Json(machine.memory_bytes) : Json()},

@@ -95,8 +95,9 @@ std::string format_arenas(const Machine& machine, const MemoryReport& memory, co
   text +=
       besides("CUDA context, its libraries", kColumn, context_bytes(machine.backend), "measured on one H100");
   text += besides("kernels that are loaded later", kColumn, fsdp::loaded_later_bytes(machine.backend),
-                  fmt::format("measured on one H100, and {:.0f} MiB for CUDA graphs",
-                              static_cast<double>(fsdp::kGraphBytes) / (1 << 20)));
+                  "measured on one H100");
+  if (fit.graph_bytes > 0)
+    text += besides("CUDA graphs", kColumn, fit.graph_bytes, "an estimate, not measured yet");
   return text +
          besides("NCCL's communicators", kColumn, fit.communicator_bytes, "an estimate, not measured yet");
 }
@@ -153,7 +154,8 @@ std::vector<MemoryColumn> memory_columns(const Machine& machine, const FitReport
   using fsdp::Arena;
   if (!machine.on_gpu())  // one memory
     return {{"always", {}, false, kProcessBytes}, {"at the peak", {}, true, kProcessBytes}};
-  const std::int64_t on_gpu = context_bytes(machine.backend) + fsdp::loaded_later_bytes(machine.backend);
+  const std::int64_t on_gpu =
+      context_bytes(machine.backend) + fsdp::loaded_later_bytes(machine.backend) + fit.graph_bytes;
   return {{"GPU, always", Arena::device, false, on_gpu, fit.communicator_bytes},
           {"GPU, at the peak", Arena::device, true, on_gpu, fit.communicator_bytes},
           {"host, at the peak", Arena::host, true, kProcessBytes}};

@@ -66,7 +66,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
   const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& mesh) {
-    return shape.memory.holds(arena_bytes, mesh, run.options.reduction);
+    return shape.memory.holds(arena_bytes, mesh, run.options);
   };
   run.options = fsdp::decide_what_fits(
       {.model = *run.model,

@@ -100,8 +100,12 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
       fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
   const auto sizes = largest_sizes(run);
   comm::agree(world, [&] {
-    const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
-      return least.available.holds(arenas, in_groups, config.fsdp.reduction);
+    const auto options_of = [&](const Config& some) {
+      return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
+    };
+    const auto fits = [&, configured = options_of(config)](const auto& arenas,
+                                                           const fsdp::DeviceMesh& in_groups) {
+      return least.available.holds(arenas, in_groups, configured);
     };
     fsdp::FitQuestion question{.model = *inputs.model,
                                .options = {},
@@ -109,9 +113,6 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
                                .sizes = *sizes,
                                .backend = least.available.backend,
                                .fits = fits};
-    const auto options_of = [&](const Config& some) {
-      return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
-    };
     // On other GPUs more recomputation or less room may do. The one changes no bits, the other none while cuDNN's kernels have
     // room for a key/value head; other chunks of logits do, and another micro-batch.
     const Config before = as_decided_before(config, run.text, world.size());

@@ -64,10 +64,6 @@ struct DeviceMesh {
 /// uneven nodes): it is never silently weakened
 DeviceMesh make_device_mesh(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
-/// About what the communicators of a rank take of the device's memory: the shard group's gathers and its reductions, which exchange parts
-/// unless NCCL reduces, have one each, and so have the replicas' reductions.
-std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& mesh, comm::Reduction reduction);
-
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
 std::string format_groups(const DeviceMesh& mesh);
 /// "device mesh 2 x 2: 2 shard groups (0 1 | 2 3), 2 replicate groups (0 2 | 1 3)"; long lists are cut.

@@ -10,8 +10,7 @@ namespace llampi::fsdp {
 /// has more than these is issued every time, which costs little: its kernels take much longer than it takes to launch them.
 inline constexpr std::int64_t kGraphNodes = 9'600;
 
-/// Their memory, at about 10 KB for the node of a kernel as an engineer of NVIDIA says (github.com/NVIDIA/cccl, pull request 3768).
-/// Not measured.
-inline constexpr std::int64_t kGraphBytes = kGraphNodes * 10'000;
+/// Memory of the node of a kernel, about, as an engineer of NVIDIA says (github.com/NVIDIA/cccl, pull request 3768). Not measured.
+inline constexpr std::int64_t kGraphNodeBytes = 10'000;
 
 }  // namespace llampi::fsdp

@@ -23,9 +23,9 @@
 //       what the program allocates: all arenas
 //   process_bytes
 //       kProcessBytes, not in planned_bytes
-//   context_bytes, loaded_later_bytes, communicator_bytes
-//       what else of a GPU is taken, likewise: as measured on one H100, but for graphs of steps (in the second) and
-//       communicators, which are estimates; 0 on CPUs
+//   context_bytes, loaded_later_bytes, graph_bytes, communicator_bytes
+//       what else of a GPU is taken, likewise: the first two as measured on one H100; CUDA graphs of steps and communicators are
+//       estimates; 0 on CPUs
 //   needed_bytes, device_memory_bytes, fits
 //       of the device's memory with all of these; what it has and whether that is enough, null if it is not
 //       known
@@ -178,6 +178,7 @@ struct ChoicesReport {
 /// What a rank needs of the machine's memory, and whether it has that: true where that is not known.
 struct FitReport {
   std::int64_t communicator_bytes = 0;  ///< an estimate, see fsdp::communicator_bytes()
+  std::int64_t graph_bytes = 0;         ///< an estimate, see fsdp::graph_bytes()
   std::int64_t needed_bytes = 0;        ///< of the device's memory, all of it
   std::int64_t host_needed_bytes = 0;   ///< of a node's host memory, its GPUs' not included; 0 on CPUs
   bool on_device = true, on_host = true;

@@ -336,11 +336,15 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
             3 * kRings + kPeer + kNetwork);
   EXPECT_EQ(cpu["loaded_later_bytes"], 0);
   EXPECT_EQ(gpu["context_bytes"], 543 << 20);  // as measured
-  EXPECT_EQ(gpu["loaded_later_bytes"], (180 << 20) + 96'000'000);
-  EXPECT_EQ(gpu["needed_bytes"], gpu["arenas"]["device"]["planned_bytes"].get<std::int64_t>() +
-                                     gpu["context_bytes"].get<std::int64_t>() +
-                                     gpu["loaded_later_bytes"].get<std::int64_t>() +
-                                     gpu["communicator_bytes"].get<std::int64_t>());
+  EXPECT_EQ(gpu["loaded_later_bytes"], 180 << 20);
+  EXPECT_EQ(gpu["graph_bytes"], 96'000'000);
+  EXPECT_EQ(cpu["graph_bytes"], 0);
+  for (const char* option : {"--run.cuda_graph=off", "--fsdp.cpu_offload=optimizer --fsdp.offload_step=host"})
+    EXPECT_EQ(json(std::string("--device cuda ") + option)["graph_bytes"], 0) << option;
+  EXPECT_EQ(gpu["needed_bytes"],
+            gpu["arenas"]["device"]["planned_bytes"].get<std::int64_t>() +
+                gpu["context_bytes"].get<std::int64_t>() + gpu["loaded_later_bytes"].get<std::int64_t>() +
+                gpu["graph_bytes"].get<std::int64_t>() + gpu["communicator_bytes"].get<std::int64_t>());
   EXPECT_EQ(gpu["device_memory_bytes"], nullptr);
   EXPECT_EQ(gpu["fits"], nullptr);
   EXPECT_EQ(h100["device"], "h100");

@@ -63,9 +63,8 @@ class PlanTuning : public ::testing::Test {
   Planned plan_of(const Config& config) const {
     const train::CompiledRun run = train::compile_run(config, shape_);
     const fsdp::AvailableMemory memory = machine_.memory();
-    const std::int64_t bytes =
-        memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options.reduction);
-    if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options.reduction)) return {.bytes = bytes};
+    const std::int64_t bytes = memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options);
+    if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options)) return {.bytes = bytes};
     return {time_actions(run, *figures_).time.seconds, bytes};
   }
 
