@@ -63,20 +63,13 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                         .on_device = -lacking[0],
                                         .on_host = -lacking[1]};
   const auto mesh = fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, 0);
-  const fsdp::FitQuestion question{.model = model,
-                                   .options = options,
-                                   .mesh = mesh,
-                                   .sizes = machine.device().sizes(),
-                                   .backend = world.backend(),
-                                   .fits = [&](const auto& arena_bytes, const auto& in_groups) {
-                                     return available.holds(arena_bytes, in_groups, options);
-                                   }};
   return fsdp::decide_what_fits(
-      question, {.checkpointing = o.checkpointing == "auto",
-                 .offload = machine.gpu != nullptr,
-                 .micro_batch = divides,
-                 .most_attention_room = decides_room ? fsdp::most_attention_room(gpu.memory_bytes) : 0,
-                 .logits = machine.gpu && o.logits_workspace < 0});
+      fsdp::make_fit_question(model, options, mesh, machine.device().sizes(), available),
+      {.checkpointing = o.checkpointing == "auto",
+       .offload = machine.gpu != nullptr,
+       .micro_batch = divides,
+       .most_attention_room = decides_room ? fsdp::most_attention_room(gpu.memory_bytes) : 0,
+       .logits = machine.gpu && o.logits_workspace < 0});
 }
 
 device::HostBatch random_batch(const Options& o, std::uint64_t seed) {

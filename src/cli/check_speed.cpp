@@ -12,6 +12,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/measure/measure.hpp"
 #include "llampi/plan/collective_time.hpp"
+#include "llampi/plan/run_time.hpp"
 #include "llampi/plan/step_time.hpp"
 #include "llampi/train/compiled_run.hpp"
 
@@ -49,13 +50,14 @@ std::string missing(const plan::MachineSpeed& machine, const measure::Result& me
 
 /// On CPUs, where the ranks add up what they received: a rank reads its part of every rank's array and writes the sum. The plan's link
 /// figures are of bytes that are moved.
-double seconds_of_sums(const Figures& figures, int ranks, double whole_bytes) {
+double seconds_of_sums(const plan::Figures& figures, int ranks, double whole_bytes) {
   const double cost = plan::costs_of(*figures.machine, figures.share, {})[plan::Term::array_bytes];
   return cost * (ranks + 1) * whole_bytes / ranks;
 }
 
 /// Of the largest messages.
-std::vector<MeasuredCollective> largest_collectives(const measure::Result& measured, const Figures& figures) {
+std::vector<MeasuredCollective> largest_collectives(const measure::Result& measured,
+                                                    const plan::Figures& figures) {
   std::vector<int> members(static_cast<std::size_t>(measured.ranks));
   std::iota(members.begin(), members.end(), 0);
   const auto group = plan::shape_of(members, figures.speed.node_of_rank);
@@ -136,7 +138,7 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
   plan::Machine planned = machine_of(request, config, shape);
   shape = train::resolved(shape, config);
   place_ranks(request, shape, planned);
-  const Figures known = *figures_of(request, planned, config, world.topology().node_of_rank);
+  const plan::Figures known = *figures_of(request, planned, config, world.topology().node_of_rank);
   result.collectives = largest_collectives(measured, known);
   result.checks.push_back(verdict_on_collectives(result.collectives, machine.name));
   if (figures.step_seconds == 0 || !config.train.micro_batch) {
@@ -149,7 +151,7 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
   const train::CompiledRun run = train::compile_run(config, shape);
   double seconds = 0;
   try {
-    seconds = time_actions(run, known).time.seconds;
+    seconds = plan::time_actions(run, known).time.seconds;
   } catch (const UserError& error) {  // the machine lacks a figure that this step needs
     result.checks.push_back({"speed", Verdict::skip, sentence_of(error)});
     return result;

@@ -434,4 +434,15 @@ std::vector<Option> option_table(train::Config& config) {
   return table;
 }
 
+std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after) {
+  train::Config was = before, is = after;
+  const auto old_table = option_table(was), table = option_table(is);
+  std::vector<plan::TunedKey> changed;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const std::string value = value_text(table[i]), old = value_text(old_table[i]);
+    if (value != old) changed.push_back({table[i].key, value, old});
+  }
+  return changed;
+}
+
 }  // namespace llampi::cli

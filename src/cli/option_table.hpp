@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/option.hpp"
+#include "llampi/plan/tune.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi::cli {
@@ -13,5 +14,8 @@ namespace llampi::cli {
 /// Every key `section.key`, section by section, bound to the members of `config`, which must outlive the
 /// table.
 std::vector<Option> option_table(train::Config& config);
+
+/// Keys with other values than they had.
+std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after);
 
 }  // namespace llampi::cli

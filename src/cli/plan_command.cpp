@@ -15,15 +15,17 @@
 #include "cli/console.hpp"
 #include "cli/keys.hpp"
 #include "cli/launch.hpp"
+#include "cli/option_table.hpp"
 #include "cli/options.hpp"
 #include "cli/plan_machine.hpp"
-#include "cli/plan_tuning.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/plan/memory_svg.hpp"
 #include "llampi/plan/report.hpp"
+#include "llampi/plan/run_time.hpp"
+#include "llampi/plan/tune_config.hpp"
 #include "llampi/train/compiled_run.hpp"
 
 namespace llampi::cli {
@@ -211,7 +213,7 @@ void check_options(const PlanRequest& r) {
 }
 
 /// Few nodes have more than the usual number of GPUs, and links inside a node are several times as fast.
-void warn_of_one_large_node(const std::optional<Figures>& figures, const plan::Machine& machine,
+void warn_of_one_large_node(const std::optional<plan::Figures>& figures, const plan::Machine& machine,
                             const Log& log) {
   if (!figures || !figures->machine || machine.backend != comm::Backend::nccl || machine.nodes() > 1) return;
   const double usual = figures->machine->value_or("gpus_per_node", 0);
@@ -221,7 +223,7 @@ void warn_of_one_large_node(const std::optional<Figures>& figures, const plan::M
       machine.ranks, usual);
 }
 
-void warn_of_other_device(const MachineRequest& request, const std::optional<Figures>& figures,
+void warn_of_other_device(const MachineRequest& request, const std::optional<plan::Figures>& figures,
                           const std::string& planned, const Log& log) {
   if (!figures || !figures->machine) return;
   const std::string& measured = figures->machine->device;
@@ -231,9 +233,9 @@ void warn_of_other_device(const MachineRequest& request, const std::optional<Fig
 }
 
 /// figures_of(), with what the user should know of them.
-std::optional<Figures> figures_with_warnings(const PlanRequest& request, const train::Config& config,
-                                             const plan::Machine& machine,
-                                             const std::vector<int>& node_of_rank, const Log& log) {
+std::optional<plan::Figures> figures_with_warnings(const PlanRequest& request, const train::Config& config,
+                                                   const plan::Machine& machine,
+                                                   const std::vector<int>& node_of_rank, const Log& log) {
   auto figures = figures_of(request.machine, machine, config, node_of_rank);
   warn_of_other_device(request.machine, figures, machine.device, log);
   warn_of_one_large_node(figures, machine, log);
@@ -241,8 +243,8 @@ std::optional<Figures> figures_with_warnings(const PlanRequest& request, const t
 }
 
 /// Of a step as configured, each operation of which is counted.
-plan::Prediction predict(const train::CompiledRun& run, const plan::Job& job, const Figures& figures,
-                         const TimedActions& timed, double budget_tokens) {
+plan::Prediction predict(const train::CompiledRun& run, const plan::Job& job, const plan::Figures& figures,
+                         const plan::TimedActions& timed, double budget_tokens) {
   const auto tokens = static_cast<double>(job.tokens());
   return {
       .machine = figures.machine->name,
@@ -257,7 +259,7 @@ plan::Prediction predict(const train::CompiledRun& run, const plan::Job& job, co
 
 /// Each, and why these ranks cannot have it.
 std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config, const train::RunShape& shape,
-                                                    const Figures& figures) {
+                                                    const plan::Figures& figures) {
   std::vector<plan::StrategyTime> times;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     try {
@@ -265,7 +267,7 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
       const bool fits = shape.memory.holds(run.compiled.arena_bytes, run.mesh, run.options);
       times.push_back({.strategy = strategy,
                        .fits = shape.memory.on_device ? std::optional(fits) : std::nullopt,
-                       .time = time_actions(run, figures).time,
+                       .time = plan::time_actions(run, figures).time,
                        .impossible = {}});
     } catch (const UserError& error) {
       times.push_back({.strategy = strategy, .fits = {}, .time = {}, .impossible = sentence_of(error)});
@@ -275,8 +277,9 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
 }
 
 plan::TimeReport time_report(const PlanRequest& request, const train::Config& config,
-                             const train::CompiledRun& run, const plan::Job& job, const Figures& figures) {
-  const TimedActions timed = time_actions(run, figures);
+                             const train::CompiledRun& run, const plan::Job& job,
+                             const plan::Figures& figures) {
+  const plan::TimedActions timed = plan::time_actions(run, figures);
   plan::TimeReport report;
   report.speed = timed.speed;
   report.strategies = times_of_strategies(config, request.shape, figures);
@@ -315,9 +318,9 @@ std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanReque
 }
 
 /// Prints what was found, and writes it where that is asked for.
-int report_tuning(const PlanRequest& request, const TuneQuestion& question, std::set<std::string> given,
+int report_tuning(const PlanRequest& request, const plan::TuneQuestion& question, std::set<std::string> given,
                   const Log& log) {
-  const TunedConfig tuned = tune_config(question);
+  const plan::TunedConfig tuned = plan::tune_config(question);
   const auto keys = changed_keys(question.config, tuned.config);
   for (const auto& key : keys) given.insert(key.key);
   if (!request.output.empty()) configuration_file(request).write(to_ini(tuned.config, &given));
@@ -352,9 +355,15 @@ int plan_command(const Arguments& arguments) {
   if (request.tune) {
     const auto figures =
         figures_with_warnings(request, config, machine, train::nodes_of_ranks(request.shape), log);
+    const auto keeps = [&](const train::Config& other) {
+      return std::ranges::none_of(changed_keys(config, other),
+                                  [&](const auto& changed) { return above_file.contains(changed.key); });
+    };
     return report_tuning(request,
                          {.config = config,
                           .kept = above_file,
+                          .keeps = keeps,
+                          .name_of = key_of,
                           .shape = request.shape,
                           .machine = machine,
                           .figures = *figures,

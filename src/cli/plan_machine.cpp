@@ -116,8 +116,8 @@ void place_ranks(const MachineRequest& r, train::RunShape& shape, plan::Machine&
   shape.memory = machine.memory();
 }
 
-std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& machine,
-                                  const train::Config& config, const std::vector<int>& node_of_rank) {
+std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Machine& machine,
+                                        const train::Config& config, const std::vector<int>& node_of_rank) {
   if (r.tflops == 0 && r.machine.empty()) {
     if (r.tokens > 0) throw_user_error("--tokens needs the figures of a machine; add --machine");
     if (r.in_node_gb_s > 0 || r.network_gb_s > 0)
@@ -125,7 +125,7 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
           "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
     return std::nullopt;
   }
-  Figures figures;
+  plan::Figures figures;
   if (!r.machine.empty()) {
     figures.machine = plan::read_machine(r.machine);
     const bool for_cpus = figures.machine->device == "cpu";
@@ -151,23 +151,6 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
   figures.attention =
       plan::attention_kernels(machine.backend, config.run.attention, config.run.deterministic);
   return figures;
-}
-
-TimedActions time_actions(const train::CompiledRun& run, const Figures& figures) {
-  return time_actions(run, run.options, figures);
-}
-
-TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
-                          const Figures& figures) {
-  TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
-  if (figures.by_operation()) {
-    timed.work = plan::work_of_step(*run.model, options, run.mesh, run.compiled, *run.sizes, figures.backend,
-                                    figures.attention);
-    timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
-  }
-  timed.phases = plan::action_phases(*run.model, options, run.mesh, run.compiled, timed.speed, timed.work);
-  timed.time = plan::time_of_step(run.compiled.step.actions, timed.phases, timed.speed.shares_communicators);
-  return timed;
 }
 
 }  // namespace llampi::cli

@@ -8,7 +8,7 @@
 
 #include "llampi/plan/machine.hpp"
 #include "llampi/plan/report.hpp"
-#include "llampi/plan/step_time.hpp"
+#include "llampi/plan/run_time.hpp"
 #include "llampi/train/compiled_run.hpp"
 
 namespace llampi::cli {
@@ -34,32 +34,8 @@ plan::Machine machine_of(const MachineRequest& request, const train::Config& con
 /// `shape`. @throws UserError for options that contradict each other
 void place_ranks(const MachineRequest& request, train::RunShape& shape, plan::Machine& machine);
 
-/// What is known of the speed of ranks.
-struct Figures {
-  std::optional<plan::MachineSpeed> machine;
-  plan::Speed speed;
-  comm::Backend backend = comm::Backend::mpi;  ///< nccl for GPUs
-  plan::AttentionKernels attention = plan::AttentionKernels::native;
-  double share = 1;  ///< of a node's cores, that a rank has
-
-  /// Whether each operation is counted.
-  bool by_operation() const { return machine && speed.flops_per_second == 0; }
-};
-
 /// None if no seconds are asked for. @throws UserError for figures that are missing
-std::optional<Figures> figures_of(const MachineRequest& request, const plan::Machine& machine,
-                                  const train::Config& config, const std::vector<int>& node_of_rank);
-
-/// The actions of a step with what they take.
-struct TimedActions {
-  plan::Speed speed;                   ///< with costs where each operation is counted
-  std::vector<plan::ActionWork> work;  ///< likewise
-  std::vector<plan::Phases> phases;
-  plan::StepTime time = {};  ///< of all
-};
-TimedActions time_actions(const train::CompiledRun& run, const Figures& figures);
-/// @param options of the run, but for the room for attention
-TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
-                          const Figures& figures);
+std::optional<plan::Figures> figures_of(const MachineRequest& request, const plan::Machine& machine,
+                                        const train::Config& config, const std::vector<int>& node_of_rank);
 
 }  // namespace llampi::cli

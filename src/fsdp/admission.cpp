@@ -11,11 +11,10 @@ namespace llampi::fsdp {
 
 void check_that_it_fits(const Site& site, const model::Model& model, const EngineOptions& options,
                         const DeviceMesh& mesh, const CompiledModel& compiled) {
-  const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
   comm::agree(site.world, [&] {
-    const AvailableMemory available{.backend = backend,
+    const AvailableMemory available{.backend = site.world.backend(),
                                     .one_memory = one_memory,
                                     .on_device = site.device.available_bytes(topology.local_ranks),
                                     .on_host = site.host.available_bytes(topology.local_ranks)};
@@ -31,14 +30,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                     format_bytes(*(device_is_full ? available.on_device : available.on_host)),
                     count(topology.local_ranks, "rank"));
     throw does_not_fit(lack, compiled, arena,
-                       {.model = model,
-                        .options = options,
-                        .mesh = mesh,
-                        .sizes = site.device.sizes(),
-                        .backend = backend,
-                        .fits = [&](const auto& arenas, const DeviceMesh& in_groups) {
-                          return available.holds(arenas, in_groups, options);
-                        }});
+                       make_fit_question(model, options, mesh, site.device.sizes(), available));
   });
 }
 

@@ -179,6 +179,14 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
 
 }  // namespace
 
+FitQuestion make_fit_question(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
+                              const device::OperationSizes& sizes, const AvailableMemory& memory) {
+  const auto fits = [memory, options](const ArenaBytes& arena_bytes, const DeviceMesh& in_mesh) {
+    return memory.holds(arena_bytes, in_mesh, options);
+  };
+  return {model, options, mesh, sizes, memory.backend, fits};
+}
+
 CompiledModel FitQuestion::compile(const EngineOptions& with) const {
   return compile_model(model, with, mesh, sizes, backend);
 }

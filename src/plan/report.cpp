@@ -106,11 +106,7 @@ fsdp::AvailableMemory Machine::memory() const {
 
 fsdp::FitQuestion fit_question(const Job& job, const model::Model& model,
                                const device::OperationSizes& sizes) {
-  const auto fits = [memory = job.machine.memory(), options = job.options](
-                        const fsdp::ArenaBytes& arena_bytes, const fsdp::DeviceMesh& in_mesh) {
-    return memory.holds(arena_bytes, in_mesh, options);
-  };
-  return {model, job.options, job.mesh, sizes, job.machine.backend, fits};
+  return fsdp::make_fit_question(model, job.options, job.mesh, sizes, job.machine.memory());
 }
 
 ConfigError does_not_fit(const Machine& machine, const FitReport& fit, const fsdp::CompiledModel& compiled,

@@ -65,17 +65,11 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
-  const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& mesh) {
-    return shape.memory.holds(arena_bytes, mesh, run.options);
-  };
+  fsdp::AvailableMemory memory = shape.memory;
+  memory.backend = backend;
   run.options = fsdp::decide_what_fits(
-      {.model = *run.model,
-       .options = run.options,
-       .mesh = run.mesh,
-       .sizes = *run.sizes,
-       .backend = backend,
-       .fits = fits},
-      undecided_options(config, shape.hardware, {shape.memory.on_device.value_or(0), shape.gpu_major}));
+      fsdp::make_fit_question(*run.model, run.options, run.mesh, *run.sizes, memory),
+      undecided_options(config, shape.hardware, {memory.on_device.value_or(0), shape.gpu_major}));
   run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, backend);
   return run;
 }

@@ -8,15 +8,17 @@
 #include <functional>
 #include <vector>
 
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 
 namespace llampi::fsdp {
 
+/// What is asked: whether this model fits with these options, or with others. What it refers to must outlive it.
 struct FitQuestion {
   const model::Model& model;
   EngineOptions options;
-  const DeviceMesh& mesh;
-  const device::OperationSizes& sizes;
+  const DeviceMesh& mesh;               ///< of the options' strategy
+  const device::OperationSizes& sizes;  ///< alike on all ranks, which must decide alike
   comm::Backend backend = comm::Backend::mpi;
   /// Whether arenas of this size would fit on the ranks of this mesh.
   std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& mesh)> fits;
@@ -25,6 +27,9 @@ struct FitQuestion {
   CompiledModel compile(const EngineOptions& with) const;
   bool fits_with(const EngineOptions& with) const;
 };
+/// Whether it fits in this memory. Communicators and graphs are those of `options`, whatever others are asked for later.
+FitQuestion make_fit_question(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
+                              const device::OperationSizes& sizes, const AvailableMemory& memory);
 
 /// The largest `options.batch.attention_room` with which it fits: `most` bytes, or half of it, and so on down to a
 /// sixty-fourth; else 0.

@@ -23,7 +23,7 @@ import shutil
 import sys
 import tempfile
 
-PARTS = ("core io device comm health model optim fsdp tokenizer data checkpoint plan selfcheck infer train measure report cli").split()
+PARTS = ("core io device comm health model optim fsdp tokenizer data checkpoint selfcheck infer train plan measure report cli").split()
 VENDOR = re.compile(r"^(mpi|hwloc|hdf5|H5\w*|cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvrtc\w*|nvml)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 NAMESPACE = re.compile(r"^namespace ((?:\w+)(?:::\w+)*) \{", re.M)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The search of `llampi plan --tune` with plans of a real model, against a plan of every configuration.
-#include "cli/plan_tuning.hpp"
+#include "llampi/plan/tune_config.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,9 @@
 #include <set>
 #include <string>
 
+#include "cli/keys.hpp"
+#include "cli/option_table.hpp"
+#include "cli/plan_machine.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
@@ -48,9 +51,18 @@ class PlanTuning : public ::testing::Test {
     place_ranks(request, shape_, machine_);
     figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(shape_));
   }
-  TunedConfig tuned() const {
-    return tune_config(
-        {.config = config_, .kept = kept_, .shape = shape_, .machine = machine_, .figures = *figures_});
+  plan::TunedConfig tuned() const {
+    const auto keeps = [&](const Config& other) {
+      return std::ranges::none_of(changed_keys(config_, other),
+                                  [&](const auto& changed) { return kept_.contains(changed.key); });
+    };
+    return plan::tune_config({.config = config_,
+                              .kept = kept_,
+                              .keeps = keeps,
+                              .name_of = key_of,
+                              .shape = shape_,
+                              .machine = machine_,
+                              .figures = *figures_});
   }
 
   std::vector<Config> all_configurations() const;
@@ -65,7 +77,7 @@ class PlanTuning : public ::testing::Test {
     const fsdp::AvailableMemory memory = machine_.memory();
     const std::int64_t bytes = memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options);
     if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options)) return {.bytes = bytes};
-    return {time_actions(run, *figures_).time.seconds, bytes};
+    return {plan::time_actions(run, *figures_).time.seconds, bytes};
   }
 
   /// That the search finds the fastest of all that fit, or one within 1 %, with far fewer plans.
@@ -83,7 +95,7 @@ class PlanTuning : public ::testing::Test {
         continue;  // a run would be refused
       }
     }
-    const TunedConfig found = tuned();
+    const plan::TunedConfig found = tuned();
     const Planned best = plan_of(found.config);
     std::cout << fmt::format(
         "{}: of {} plans {} fit, the fastest {:.2f} ms; the search made {} plans and timed {}: {:.2f} ms, {}\n",
@@ -100,7 +112,7 @@ class PlanTuning : public ::testing::Test {
   std::set<std::string> kept_;
   train::RunShape shape_;
   plan::Machine machine_;
-  std::optional<Figures> figures_;
+  std::optional<plan::Figures> figures_;
 };
 
 /// Each of `all` with each value.
@@ -190,7 +202,7 @@ TEST_F(PlanTuning, LeavesRoomForTheInputsOfVeryManyMicroBatches) {
   place(request, shape, 8 * 256);
   request.memory_gib = static_cast<double>(plan_of(config_).bytes + (1 << 20)) / 0x1p30;
   place(request, shape, 8 * 1024);
-  const TunedConfig found = tuned();
+  const plan::TunedConfig found = tuned();
   ASSERT_TRUE(found.configured.has_value());
   EXPECT_TRUE(found.configured->fits);
   EXPECT_EQ(found.configured->needed_bytes, plan_of(config_).bytes);

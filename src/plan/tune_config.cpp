@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/plan_tuning.hpp"
+#include "llampi/plan/tune_config.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -9,8 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/keys.hpp"
-#include "cli/option_table.hpp"
 #include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
@@ -21,7 +19,7 @@
 #include "llampi/model/llama.hpp"
 #include "llampi/train/micro_batches.hpp"
 
-namespace llampi::cli {
+namespace llampi::plan {
 namespace {
 
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
@@ -31,7 +29,7 @@ bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware:
 
 /// That lie inside nodes, or take whole nodes; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
-  const plan::Machine& m = q.machine;
+  const Machine& m = q.machine;
   const int per_node = m.most_ranks_on_a_node();
   std::vector<int> sizes;
   for (const std::int64_t divisor : divisors(m.ranks)) {
@@ -43,17 +41,11 @@ std::vector<int> group_sizes(const TuneQuestion& q) {
   return sizes;
 }
 
-/// Some strategies do not have all keys.
-bool keeps_its_keys(const TuneQuestion& q, fsdp::Strategy strategy) {
-  return std::ranges::none_of(changed_keys(q.config, train::with_strategy(q.config, strategy)),
-                              [&](const plan::TunedKey& changed) { return q.kept.contains(changed.key); });
-}
-
-std::vector<plan::Sharding> shardings(const TuneQuestion& q) {
+std::vector<Sharding> shardings(const TuneQuestion& q) {
   const auto& f = q.config.fsdp;
-  std::vector<plan::Sharding> all;
+  std::vector<Sharding> all;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
-    if (!keeps_its_keys(q, strategy)) continue;
+    if (!q.keeps(train::with_strategy(q.config, strategy))) continue;  // some do not have all keys
     std::vector<int> sizes = {0};
     if (fsdp::is_hybrid(strategy))
       sizes = q.kept.contains("fsdp.shard_group_size") ? std::vector{f.shard_group_size.value_or(0)}
@@ -71,13 +63,13 @@ std::vector<plan::Sharding> shardings(const TuneQuestion& q) {
   return all;
 }
 
-plan::Numbers configured_numbers(const TuneQuestion& q) {
+Numbers configured_numbers(const TuneQuestion& q) {
   return {q.config.fsdp.param_dtype.value_or(on_gpu(q) ? DType::bfloat16 : DType::float32),
           q.config.fsdp.product_dtype == train::ProductDtype::fp8};
 }
 
 /// A figure that the machine lacks, without which nothing can be predicted with these numbers; empty: there is none.
-std::string missing_figure(const TuneQuestion& q, const plan::Numbers& numbers) {
+std::string missing_figure(const TuneQuestion& q, const Numbers& numbers) {
   if (!on_gpu(q) || !q.figures.by_operation()) return "";
   const bool is_float32 = numbers.param == DType::float32;
   std::vector<const char*> needed = {is_float32 ? "product_tflops_float32" : "product_tflops_bfloat16"};
@@ -88,15 +80,15 @@ std::string missing_figure(const TuneQuestion& q, const plan::Numbers& numbers) 
   return "";
 }
 
-std::vector<plan::Numbers> numbers(const TuneQuestion& q, std::vector<std::string>& notes) {
-  const plan::Numbers now = configured_numbers(q);
-  std::vector<plan::Numbers> all = {now};
+std::vector<Numbers> numbers(const TuneQuestion& q, std::vector<std::string>& notes) {
+  const Numbers now = configured_numbers(q);
+  std::vector<Numbers> all = {now};
   if (!q.may_change_numbers) return all;
   for (const DType param : {DType::float32, DType::bfloat16}) {
     for (const bool fp8 : {false, true}) {
       const bool kept = (q.kept.contains("fsdp.param_dtype") && param != now.param) ||
                         (q.kept.contains("fsdp.product_dtype") && fp8 != now.fp8);
-      const plan::Numbers numbers{param, fp8};
+      const Numbers numbers{param, fp8};
       if (kept || numbers == now) continue;
       if (const std::string key = missing_figure(q, numbers); !key.empty()) {
         notes.push_back(fmt::format("fsdp.param_dtype = {}{} was not tried: machine {} has no figure {}",
@@ -127,7 +119,7 @@ std::vector<fsdp::Offload> offloadings(const TuneQuestion& q, std::vector<std::s
          {std::tuple(false, false, false), std::tuple(true, false, false), std::tuple(true, false, true),
           std::tuple(true, true, false), std::tuple(true, true, true)}) {
       const fsdp::Offload o{optimizer, params, host_step, residuals};
-      const bool host_is_known = q.machine.host_memory_bytes > 0 || !plan::offloads_anything(o) || o == now;
+      const bool host_is_known = q.machine.host_memory_bytes > 0 || !offloads_anything(o) || o == now;
       if (kept(o) && host_is_known) all.push_back(o);
     }
   }
@@ -137,8 +129,8 @@ std::vector<fsdp::Offload> offloadings(const TuneQuestion& q, std::vector<std::s
   return all;
 }
 
-plan::TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::vector<std::string>& notes) {
-  plan::TuneSpace space;
+TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::vector<std::string>& notes) {
+  TuneSpace space;
   space.shardings = shardings(q);
   space.numbers = numbers(q, notes);
   space.sequences = q.config.train.global_batch / q.machine.ranks;
@@ -155,7 +147,7 @@ plan::TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::
   return space;
 }
 
-train::Config with_choice(const TuneQuestion& q, const plan::Choice& choice) {
+train::Config with_choice(const TuneQuestion& q, const Choice& choice) {
   train::Config config = train::with_strategy(q.config, choice.sharding.strategy);
   auto& f = config.fsdp;
   if (fsdp::is_hybrid(choice.sharding.strategy)) {
@@ -186,12 +178,12 @@ class Trials {
  public:
   explicit Trials(const TuneQuestion& question) : q_(question) {}
 
-  plan::Trial operator()(const plan::Choice& choice) const {
+  Trial operator()(const Choice& choice) const {
     try {
       const train::Config config = with_choice(q_, choice);
       // Room for deterministic attention is decided last, by what is left.
       const Run searched = compile(with_room(config, most_room() / 8), kMicroBatches);
-      plan::Trial trial;
+      Trial trial;
       const auto [needed, host_needed] = bytes_of(config, *searched);
       trial.needed_bytes = needed;
       trial.fits_on_device = memory_.device_holds(needed);
@@ -200,23 +192,23 @@ class Trials {
         return time(config, *searched, with_most_room(searched->options)).seconds;
       };
       trial.time = [this, config, choice] {
-        plan::TimedChoice timed = measured(config, kMicroBatches);
+        TimedChoice timed = measured(config, kMicroBatches);
         timed.choice = choice;
         return timed;
       };
       return trial;
     } catch (const UserError& error) {
-      throw UserError(sentence_of(error));
+      throw UserError(sentence_of(error, q_.name_of));
     }
   }
 
   /// Seconds of layers and optimizer, which are least with full_shard and the same with all offloading; 0 if full_shard cannot be had.
-  double computing(const plan::Choice& choice) const {
+  double computing(const Choice& choice) const {
     const auto key = std::tuple(choice.numbers.param, choice.numbers.fp8, choice.micro_batch,
                                 choice.accumulate_unsharded, choice.checkpointing.blocks);
     const auto known = computing_.find(key);
     if (known != computing_.end()) return known->second;
-    plan::Choice least = choice;
+    Choice least = choice;
     least.sharding = {};
     least.offloading = {};
     double seconds = 0;
@@ -229,17 +221,17 @@ class Trials {
   }
 
   /// With what `auto` chooses of activations, which is more than the search tries: what feed-forwards save in host memory.
-  plan::TimedChoice with_decided_activations(const plan::Choice& choice) const {
+  TimedChoice with_decided_activations(const Choice& choice) const {
     train::Config config = with_choice(q_, choice);
     config.activation.checkpointing.reset();
     config.activation.offload.reset();
-    plan::TimedChoice timed = measured(config, kMicroBatches);
+    TimedChoice timed = measured(config, kMicroBatches);
     timed.choice.numbers = choice.numbers;
     return timed;
   }
 
   /// As a run would have it, with all its micro-batches, if there are not very many.
-  plan::TimedChoice exactly(const train::Config& config) const { return measured(config, kManyMicroBatches); }
+  TimedChoice exactly(const train::Config& config) const { return measured(config, kManyMicroBatches); }
 
  private:
   using Run = std::shared_ptr<const train::CompiledRun>;
@@ -252,9 +244,9 @@ class Trials {
     for (std::size_t i = 0; i < timed.phases.size(); ++i) {
       const fsdp::Action& action = run->compiled.step.actions[i];
       if (fsdp::is_of_layer(action)) {
-        of_micro_batch.at(static_cast<std::size_t>(action.micro_batch)) += plan::seconds(timed.phases[i]);
+        of_micro_batch.at(static_cast<std::size_t>(action.micro_batch)) += seconds(timed.phases[i]);
       } else if (q_.figures.by_operation() && timed.work[i].optimizes) {
-        sum += plan::seconds_of(timed.work[i].amounts, *timed.speed.costs);
+        sum += seconds_of(timed.work[i].amounts, *timed.speed.costs);
       }
     }
     const std::int64_t more = micro_batches(config) - run->options.micro_batches;
@@ -262,17 +254,17 @@ class Trials {
            static_cast<double>(more) * of_micro_batch.back();
   }
 
-  plan::TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
+  TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
     Run run = compile(config, most_micro_batches);
     auto [needed, host_needed] = bytes_of(config, *run);
     if (!memory_.device_holds(needed) || !memory_.host_holds(host_needed)) {
       run = compile(config, most_micro_batches, left_by_inputs(config, *run));
       std::tie(needed, host_needed) = bytes_of(config, *run);
     }
-    plan::TimedChoice timed{.choice = {},
-                            .time = time(config, *run, run->options),
-                            .needed_bytes = needed,
-                            .host_needed_bytes = host_needed};
+    TimedChoice timed{.choice = {},
+                      .time = time(config, *run, run->options),
+                      .needed_bytes = needed,
+                      .host_needed_bytes = host_needed};
     timed.fits = memory_.device_holds(needed) && memory_.host_holds(host_needed);
     timed.choice = {
         .sharding = {run->options.strategy, run->options.shard_group_size,
@@ -346,9 +338,9 @@ class Trials {
   /// Of all its micro-batches.
   /// @param run of the configuration, with a few of them
   /// @param options of the run, with any room for attention
-  plan::StepTime time(const train::Config& config, const train::CompiledRun& run,
-                      const fsdp::EngineOptions& options) const {
-    plan::StepTime few = time_compiled(run, options);
+  StepTime time(const train::Config& config, const train::CompiledRun& run,
+                const fsdp::EngineOptions& options) const {
+    StepTime few = time_compiled(run, options);
     const std::int64_t more =
         config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
     if (more <= 0) return few;
@@ -356,12 +348,12 @@ class Trials {
         compile(with_room(config, run.options.batch.attention_room), run.options.micro_batches - 1);
     fsdp::EngineOptions fewer_options = options;
     fewer_options.micro_batches = compiled->options.micro_batches;
-    const plan::StepTime fewer = time_compiled(*compiled, fewer_options);
+    const StepTime fewer = time_compiled(*compiled, fewer_options);
     few.seconds += static_cast<double>(more) * (few.seconds - fewer.seconds);
     few.compute_seconds += static_cast<double>(more) * (few.compute_seconds - fewer.compute_seconds);
     return few;
   }
-  plan::StepTime time_compiled(const train::CompiledRun& run, const fsdp::EngineOptions& options) const {
+  StepTime time_compiled(const train::CompiledRun& run, const fsdp::EngineOptions& options) const {
     return time_actions(run, options, q_.figures).time;
   }
 
@@ -379,7 +371,7 @@ void require_divisible(const TuneQuestion& q) {
                    count(ranks, "rank"), below > 0 ? fmt::format("{} or ", below) : "", below + ranks);
 }
 
-std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
+std::string nothing_fits(const TuneQuestion& q, const Tuning& tuning) {
   if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
     return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"),
                        tuning.impossible.begin()->second);
@@ -393,14 +385,14 @@ std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
 
 /// If `auto` makes one of the best combinations faster than the first.
 void put_decided_activations_first(const TuneQuestion& q, const Trials& trials,
-                                   std::vector<plan::TimedChoice>& timed) {
+                                   std::vector<TimedChoice>& timed) {
   constexpr std::size_t kBest = 6;
   const bool may_offload = on_gpu(q) && q.machine.host_memory_bytes > 0;
   if (!may_offload || q.kept.contains("activation.checkpointing") || q.kept.contains("activation.offload"))
     return;
-  std::optional<plan::TimedChoice> best;
+  std::optional<TimedChoice> best;
   for (std::size_t i = 0; i < std::min(timed.size(), kBest); ++i) {
-    const plan::TimedChoice decided = trials.with_decided_activations(timed[i].choice);
+    const TimedChoice decided = trials.with_decided_activations(timed[i].choice);
     const double to_beat = (best ? *best : timed.front()).time.seconds;
     if (decided.fits && decided.time.seconds < to_beat) best = decided;
   }
@@ -417,18 +409,18 @@ TunedConfig tune_config(const TuneQuestion& q) {
   try {
     tuned.configured = trials.exactly(q.config);
   } catch (const UserError& error) {
-    refused = sentence_of(error);
+    refused = sentence_of(error, q.name_of);
     tuned.notes.push_back("the configuration as it is cannot be had: " + refused);
   }
   const auto model = model::make_llama(model::LlamaConfig::read(q.config.model.config));
-  const plan::TuneSpace space = space_of(q, *model, tuned.notes);
+  const TuneSpace space = space_of(q, *model, tuned.notes);
   if (space.candidates() == 0) throw_user_error("{}", refused);  // keys that are kept contradict each other
-  tuned.tuning = plan::tune(
-      space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
+  tuned.tuning = tune(
+      space, [&](const Choice& choice) { return trials.computing(choice); }, std::cref(trials));
   auto& timed = tuned.tuning.timed;
   if (timed.empty()) throw_user_error("{}", nothing_fits(q, tuned.tuning));
   put_decided_activations_first(q, trials, timed);
-  const plan::Choice choice = timed.front().choice;
+  const Choice choice = timed.front().choice;
   tuned.config = with_choice(q, choice);
   timed.front() = trials.exactly(tuned.config);
   timed.front().choice = choice;
@@ -440,15 +432,4 @@ TunedConfig tune_config(const TuneQuestion& q) {
   return tuned;
 }
 
-std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after) {
-  train::Config was = before, is = after;
-  const auto old_table = option_table(was), table = option_table(is);
-  std::vector<plan::TunedKey> changed;
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const std::string value = value_text(table[i]), old = value_text(old_table[i]);
-    if (value != old) changed.push_back({table[i].key, value, old});
-  }
-  return changed;
-}
-
-}  // namespace llampi::cli
+}  // namespace llampi::plan
