@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/first_failure.hpp"
 #include "checkpoint/node_ranks.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -17,6 +16,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/first_failure.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
 
@@ -184,7 +184,7 @@ TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const
     }
     parts = compare(path, checksums, std::move(sums));
   });
-  FirstFailure failure;  // of the first of a node, which has those of all of it
+  comm::FirstFailure failure;  // of the first of a node, which has those of all of it
   parts = ranks.gather(parts, [&](std::vector<io::RangeSum> of_node) {
     std::vector<io::RangeSum> rest;
     failure.of([&] { rest = compare(path, checksums, std::move(of_node)); });

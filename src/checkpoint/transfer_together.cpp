@@ -10,11 +10,11 @@
 #include <string>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/first_failure.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/write_values.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/first_failure.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
@@ -88,7 +88,7 @@ class Rounds {
   /// Collective work, which this rank must do even after a failure of its own: the other ranks would wait for it.
   template <class Work>
   void take_part(const Work& work) {
-    FirstFailure failure;
+    comm::FirstFailure failure;
     failure.of(work);
     failure_.of([&] { failure.rethrow(); });
   }
@@ -109,7 +109,7 @@ class Rounds {
   std::optional<Staging> staging_;
   Encoding encoding_;
   std::vector<io::RangeSum> sums_;
-  FirstFailure failure_;
+  comm::FirstFailure failure_;
 
  private:
   std::vector<std::vector<Part>> parts_;  ///< by dataset

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/first_failure.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/first_failure.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
 
@@ -213,7 +213,7 @@ std::vector<std::int64_t> numbers_of(const std::vector<Windows>& windows) {
 std::vector<io::RangeSum> write_for_group(device::Runtime& device, const NodeRanks& ranks,
                                           const ValuesToWrite& values) {
   comm::World& group = ranks.group();
-  FirstFailure failure;
+  comm::FirstFailure failure;
   const auto own = runs_of(values);
   std::int64_t bytes = 0;
   std::optional<ValueFile> file;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/first_failure.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/integers.hpp"
@@ -56,18 +56,12 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
       if (sample < samples) mine[i] = sample;
     }
     device::HostBatch batch;
-    std::exception_ptr failure;
+    comm::FirstFailure failure;
     engine.record().act("reading the data");
-    try {
-      batch = data::make_batch(file, options, mine);
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    failure.of([&] { batch = data::make_batch(file, options, mine); });
     {
       const health::FlightScope scope(engine.record(), {"agreement on the data"});
-      comm::agree(world, [&] {
-        if (failure) std::rethrow_exception(failure);
-      });
+      failure.agree(world);
     }
     losses.add(engine.evaluate(batch));
     valid += batch.valid_labels;

@@ -51,7 +51,7 @@ TrainingLoop::Batches TrainingLoop::first_batches(data::Loader& loader) {
   run_.record.set_phase("starts");
   run_.record.act("reading the data");
   Batches batches;
-  attempt([&] { batches = loader.next(data_steps(run_.state) + 1); });
+  failure_.of([&] { batches = loader.next(data_steps(run_.state) + 1); });
   start_agreement(batches, seconds_to_go_on(1, 0));
   finish_agreement();
   return batches;
@@ -60,12 +60,11 @@ TrainingLoop::Batches TrainingLoop::first_batches(data::Loader& loader) {
 /// Of the step after the one that is about to run, which has its own; none after the last.
 TrainingLoop::Batches TrainingLoop::next_batches(data::Loader& loader) {
   run_.record.act("reading the data");
-  try {
-    if (run_.state.step + 1 < run_.total_steps) return loader.next(data_steps(run_.state) + 2);
-  } catch (...) {
-    data_failure_ = std::current_exception();
-  }
-  return {};
+  Batches batches;
+  data_failure_.of([&] {
+    if (run_.state.step + 1 < run_.total_steps) batches = loader.next(data_steps(run_.state) + 2);
+  });
+  return batches;
 }
 
 /// The next step, of `batches`. Meanwhile the ranks tell each other what they know of the last one and of `next`, the
@@ -281,7 +280,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
     metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
   }
   run_.record.act("reporting the step");
-  attempt([&] { run_.journal.write(metrics); });
+  failure_.of([&] { run_.journal.write(metrics); });
   if (run_.world.rank() == 0 &&
       !run_.saver->is_under_way()) {  // which takes room, and frees some when it is done
     if (const auto problem = run_.room->new_problem(steady_seconds())) run_.log.warning("{}", *problem);
@@ -340,7 +339,7 @@ void TrainingLoop::compare_replicas() {
 void TrainingLoop::fail(const std::string& reason) {
   finish_saving();
   note_failed_save();
-  settle();
+  failure_.agree(run_.world);
   throw comm::CommonError(with_newest_checkpoint(reason));
 }
 
@@ -387,7 +386,7 @@ bool TrainingLoop::evaluate_now() {
     run_.log.warning("{} has no valid labels, so it has no loss", run_.config.data.eval);
   run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", run_.state.step, result.loss,
                 result.perplexity, count(result.tokens, "label"));
-  attempt([&] { run_.journal.evaluation(run_.state.step, result.loss); });
+  failure_.of([&] { run_.journal.evaluation(run_.state.step, result.loss); });
   return true;
 }
 
@@ -395,7 +394,7 @@ void TrainingLoop::settle_before_saving() {
   const health::FlightPhase phase(run_.record, "gets ready to save");
   finish_saving();
   note_failed_save();
-  settle();
+  failure_.agree(run_.world);
   compare_replicas();
 }
 
@@ -439,32 +438,12 @@ void TrainingLoop::notice_save() {
   if (run_.saver->is_done()) finish_saving();
 }
 
-/// Keeps the first failure of this rank until settle(): a step needs no collective of its own for it.
-template <class Work>
-void TrainingLoop::attempt(const Work& work) {
-  if (failure_) return;
-  try {
-    work();
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-}
-
-/// Throws on every rank if any has failed. Collective.
-void TrainingLoop::settle() { throw_of_any_rank(failure_); }
-
-void TrainingLoop::throw_of_any_rank(const std::exception_ptr& own) const {
-  comm::agree(run_.world, [&] {
-    if (own) std::rethrow_exception(own);
-  });
-}
-
 /// Once some rank has one: at the latest before the step whose data it has not.
 void TrainingLoop::throw_failures() {
   finish_saving();
   note_failed_save();
-  settle();
-  if (const auto failure = comm::common_failure([&] { throw_of_any_rank(data_failure_); }))
+  failure_.agree(run_.world);
+  if (const auto failure = comm::common_failure([&] { data_failure_.agree(run_.world); }))
     end_without_data(failure);
   if (saves_again_)
     run_.log.info("the state is saved again after the next step, and training waits for that");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/comm/first_failure.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/device/host_batch.hpp"
@@ -83,11 +84,7 @@ class TrainingLoop {
   void note_failed_save();
   void settle_before_saving();
 
-  // Failures of this rank.
-  template <class Work>
-  void attempt(const Work& work);
-  void settle();
-  void throw_of_any_rank(const std::exception_ptr& own) const;
+  // Failures of this rank, which the ranks tell each other of at a step: it needs no collective of its own for them.
   void throw_failures();
   [[noreturn]] void end_without_data(const std::exception_ptr& failure);
   [[noreturn]] void fail(const std::string& reason);
@@ -103,8 +100,8 @@ class TrainingLoop {
   bool has_told_of_graphs_ = false;    ///< that one has no room
   std::int64_t compared_step_ = -1;    ///< at which replicas were equal
   double evaluation_seconds_ = 0;      ///< of the slowest so far
-  std::exception_ptr failure_;         ///< of this rank, not yet known to the others
-  std::exception_ptr data_failure_;    ///< likewise, but of reading the data of the step after this one
+  comm::FirstFailure failure_;         ///< of this rank, not yet known to the others
+  comm::FirstFailure data_failure_;    ///< likewise, but of reading the data of the step after this one
   std::exception_ptr
       save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
   bool saves_again_ = false;  ///< after this step, as the last save in the background failed

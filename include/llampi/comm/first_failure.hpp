@@ -4,8 +4,11 @@
 
 #include <exception>
 
-namespace llampi::checkpoint {
+#include "llampi/comm/agree.hpp"
 
+namespace llampi::comm {
+
+/// Of several pieces of work on this rank.
 class FirstFailure {
  public:
   /// Does nothing after a failure.
@@ -22,9 +25,13 @@ class FirstFailure {
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
+  /// Throws on every rank, as comm::agree() does, if any has failed. Collective.
+  void agree(World& world) const {
+    comm::agree(world, [this] { rethrow(); });
+  }
 
  private:
   std::exception_ptr failure_;
 };
 
-}  // namespace llampi::checkpoint
+}  // namespace llampi::comm
