@@ -8,6 +8,7 @@
 #include "checkpoint/save_options.hpp"
 #include "checkpoint/schema.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::checkpoint {
 
@@ -33,11 +34,9 @@ std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const Chec
 }
 
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {
-  std::error_code error;
-  fs::path nearest = fs::absolute(folder, error);
-  while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
   struct statvfs status {};
-  if (::statvfs(nearest.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  if (::statvfs(io::nearest_existing(folder).c_str(), &status) != 0 || status.f_blocks == 0)
+    return std::nullopt;
   return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
 }
 

@@ -10,6 +10,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -29,18 +30,14 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step && *step >= 0 && file_name(*step) == name ? step : std::nullopt;
 }
 
-std::vector<fs::path> entries_of(const fs::path& run_dir) {
-  std::vector<fs::path> entries;
+std::vector<fs::path> files_in(const fs::path& run_dir) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder_of(run_dir), error), end; !error && entry != end;
-       entry.increment(error)) {
-    entries.push_back(entry->path());
-  }
+  auto files = io::entries_of(folder_of(run_dir), error);
   const bool is_there = error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
   if (error && is_there) {
     throw_user_error("cannot read the folder {}: {}", folder_of(run_dir).string(), error.message());
   }
-  return entries;
+  return files;
 }
 
 void remove_file(const fs::path& file) {
@@ -72,7 +69,7 @@ fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) {
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
-  for (const auto& entry : entries_of(run_dir)) {
+  for (const auto& entry : files_in(run_dir)) {
     const auto step = step_of(entry.filename().string());
     if (!step) continue;
     std::error_code error;
@@ -86,10 +83,16 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return checkpoints;
 }
 
+std::vector<fs::path> unfinished_checkpoints(const fs::path& run_dir) {
+  auto files = files_in(run_dir);
+  std::erase_if(files, [](const fs::path& file) {
+    return file.extension() != ".tmp" || !step_of(file.stem().string());
+  });
+  return files;
+}
+
 void remove_unfinished_checkpoints(const fs::path& run_dir) {
-  for (const auto& entry : entries_of(run_dir)) {
-    if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
-  }
+  for (const auto& file : unfinished_checkpoints(run_dir)) remove_file(file);
 }
 
 bool has_optimizer(const fs::path& file) { return finds_optimizer(file).value_or(false); }

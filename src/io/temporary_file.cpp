@@ -14,6 +14,7 @@
 
 #include "llampi/core/process.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::io {
 namespace {
@@ -56,9 +57,9 @@ std::optional<Temporary> parse_name(const fs::path& path) {
 
 std::vector<Temporary> temporaries_in(const fs::path& folder) {
   std::vector<Temporary> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (auto temporary = parse_name(entry->path())) found.push_back(*std::move(temporary));
+  std::error_code ignored;
+  for (const auto& file : entries_of(folder, ignored)) {
+    if (auto temporary = parse_name(file)) found.push_back(*std::move(temporary));
   }
   return found;
 }

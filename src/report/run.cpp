@@ -13,6 +13,7 @@
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/lock_holder.hpp"
 #include "llampi/train/run_text.hpp"
@@ -240,13 +241,11 @@ void RunReader::read_flight_records() {
     return;
   fs::path newest;
   fs::file_time_type newest_time = fs::file_time_type::min();
-  std::error_code error;
-  for (fs::directory_iterator entry(run_.folder / "flight", error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code ignored;
-    const auto time = entry->last_write_time(ignored);
-    if (entry->path().extension() != ".json" || time <= newest_time) continue;
-    newest = entry->path();
+  std::error_code ignored;
+  for (const auto& file : io::entries_of(run_.folder / "flight", ignored)) {
+    const auto time = fs::last_write_time(file, ignored);
+    if (file.extension() != ".json" || time <= newest_time) continue;
+    newest = file;
     newest_time = time;
   }
   const auto record = json::parse(text_if_there(newest), nullptr, false);

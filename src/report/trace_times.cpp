@@ -10,6 +10,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::report {
@@ -131,13 +132,13 @@ RankTimes trace_times(const std::string& text) try {
 
 TraceFiles find_traces(const fs::path& folder) {
   TraceFiles traces;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  std::error_code ignored;
+  for (const auto& file : io::entries_of(folder, ignored)) {
+    const std::string name = file.filename().string();
     if (!name.starts_with("rank-") || !name.ends_with(".json")) continue;
     std::error_code of_file;  // a link that leads nowhere, say: it cannot be read
-    const std::uintmax_t bytes = entry->file_size(of_file);
-    traces.files.push_back({entry->path(), of_file ? 0 : bytes, entry->last_write_time(of_file)});
+    const std::uintmax_t bytes = fs::file_size(file, of_file);
+    traces.files.push_back({file, of_file ? 0 : bytes, fs::last_write_time(file, of_file)});
   }
   std::ranges::sort(traces.files, {}, &TraceFiles::File::path);
   const std::size_t kept = std::min(traces.files.size(), kMostRanks);

@@ -15,6 +15,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/process.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
 
@@ -130,10 +131,10 @@ std::string record_of(std::string_view line, double time) {
 /// Files of earlier programs and of this one.
 std::vector<fs::path> own_files(const fs::path& folder) {
   std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(kBeginning) && name.ends_with(kOwnEnding)) files.push_back(entry->path());
+  std::error_code ignored;
+  for (const auto& file : io::entries_of(folder, ignored)) {
+    const std::string name = file.filename().string();
+    if (name.starts_with(kBeginning) && name.ends_with(kOwnEnding)) files.push_back(file);
   }
   return files;
 }

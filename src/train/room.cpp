@@ -12,6 +12,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 
 namespace llampi::train {
@@ -28,16 +29,11 @@ std::int64_t sum_of_bytes(const std::vector<fs::path>& files) {
       [](std::int64_t sum, const fs::path& file) { return sum + checkpoint::file_bytes(file); });
 }
 
-/// What saves of dead jobs have left, and the next start deletes.
-std::int64_t unfinished_bytes(const fs::path& folder) {
-  std::int64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const auto& path = entry->path();
-    if (path.extension() == ".tmp" && checkpoint::checkpoint_step(path.stem()))
-      bytes += checkpoint::file_bytes(path);
-  }
-  return bytes;
+/// What saves of dead jobs have left, and the next start deletes; 0 if the folder cannot be read just now.
+std::int64_t unfinished_bytes(const fs::path& run_dir) try {
+  return sum_of_bytes(checkpoint::unfinished_checkpoints(run_dir));
+} catch (const Error&) {
+  return 0;
 }
 
 std::string cannot_be_written(const fs::path& fallback, const std::string& reason) {
@@ -48,8 +44,7 @@ std::string cannot_be_written(const fs::path& fallback, const std::string& reaso
 /// Why nothing can be written into the folder, or, if it is not there, why it cannot be made.
 std::optional<std::string> what_forbids_writing(const fs::path& folder) {
   std::error_code error;
-  fs::path nearest = fs::absolute(folder, error);
-  while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  const fs::path nearest = io::nearest_existing(folder);
   if (!fs::is_directory(nearest, error)) return std::generic_category().message(ENOTDIR);
   if (::access(nearest.c_str(), W_OK | X_OK) == 0) return std::nullopt;
   return std::generic_category().message(errno);
@@ -143,7 +138,7 @@ std::optional<RoomProblem> Room::problem_of_next() const {
             format_bytes(bytes_), format_bytes(static_cast<std::int64_t>(limit.rlim_cur))),
         .is_fatal = true};
   }
-  if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return std::nullopt;
+  if (fits(unfinished_bytes(config_.run.dir) + sum_of_bytes(surplus_of_next()), bytes_)) return std::nullopt;
   if (fits_elsewhere()) {
     return RoomProblem{.text =
                            fmt::format("there is no room for a checkpoint: {}; until there is, they go to {}",

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::train {
 
@@ -25,14 +26,14 @@ fs::path spilled_metrics(const fs::path& fallback, std::int64_t step) {
 
 std::map<std::int64_t, fs::path> list_spilled_metrics(const fs::path& fallback) {
   std::map<std::int64_t, fs::path> found;
-  std::error_code error;
+  std::error_code ignored;
   if (fallback.empty()) return found;
-  for (fs::directory_iterator entry(fallback, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  for (const auto& file : io::entries_of(fallback, ignored)) {
+    const std::string name = file.filename().string();
     if (!name.starts_with(kBefore) || !name.ends_with(kAfter)) continue;
     const auto step = parse_number<std::int64_t>(
         std::string_view(name).substr(kBefore.size(), name.size() - kBefore.size() - kAfter.size()));
-    if (step && spilled_metrics(fallback, *step) == entry->path()) found.emplace(*step, entry->path());
+    if (step && spilled_metrics(fallback, *step) == file) found.emplace(*step, file);
   }
   return found;
 }

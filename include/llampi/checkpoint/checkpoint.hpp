@@ -194,7 +194,9 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std:
 std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& file);
 /// Complete checkpoints of a run folder, oldest first (by step in the name).
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
-/// Deletes what saves that did not come to their end have left. One rank calls it.
+/// What saves that did not come to their end have left.
+std::vector<std::filesystem::path> unfinished_checkpoints(const std::filesystem::path& run_dir);
+/// Deletes them. One rank calls it.
 void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
 
 /// Whether a run can continue exactly from this checkpoint: it has the optimizer's state. False for a damaged file.

@@ -23,6 +23,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/health/watchdog.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "train/engine_config.hpp"
@@ -63,9 +64,9 @@ class TemporaryFolder {
 
 /// In the folder that a run's checkpoints would be in, or the nearest one above it that there is.
 fs::path temporary_folder(const Config& config) {
-  fs::path folder = fs::path(config.run.dir) / "checkpoints";
+  fs::path folder = io::nearest_existing(fs::path(config.run.dir) / "checkpoints");
   std::error_code ignored;
-  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
   return io::temporary_beside(folder / "check");
 }
 

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is in a folder, and where one would be made.
+#pragma once
+
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+namespace llampi::io {
+
+/// Paths of all that is in it, in any order. Where `error` is set, those that were found before it.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::error_code& error);
+
+/// `path`, made absolute, or the nearest folder above it that there is.
+std::filesystem::path nearest_existing(const std::filesystem::path& path);
+
+}  // namespace llampi::io

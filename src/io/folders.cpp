@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/io/folders.hpp"
+
+namespace llampi::io {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    entries.push_back(entry->path());
+  return entries;
+}
+
+fs::path nearest_existing(const fs::path& path) {
+  std::error_code ignored;
+  fs::path nearest = fs::absolute(path, ignored);
+  while (!fs::exists(nearest, ignored) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  return nearest;
+}
+
+}  // namespace llampi::io
