@@ -6,6 +6,7 @@
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/error.hpp"
 
@@ -42,9 +43,7 @@ std::vector<device::GpuProperties> usable_gpus(const device::GpuLibrary*& librar
 }
 
 int ranks_without(World& world, const std::vector<device::GpuProperties>& gpus) {
-  std::int64_t without = gpus.empty() ? 1 : 0;
-  world.sum(std::span(&without, 1));
-  return static_cast<int>(without);
+  return static_cast<int>(sum_over_ranks(world, std::int64_t{gpus.empty() ? 1 : 0}));
 }
 
 /// This rank's GPU among `gpus`; none if all compute on CPUs instead, which `auto` allows. Collective.

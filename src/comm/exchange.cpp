@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/exchange.hpp"
 
-#include <span>
+#include <algorithm>
+#include <functional>
 
 #include "llampi/comm/comm.hpp"
 
@@ -27,6 +28,23 @@ std::int64_t max_over_ranks(World& world, std::int64_t value) {
 double max_over_ranks(World& world, double value) {
   world.max(std::span(&value, 1));
   return value;
+}
+
+std::int64_t sum_over_ranks(World& world, std::int64_t value) {
+  world.sum(std::span(&value, 1));
+  return value;
+}
+
+double sum_over_ranks(World& world, double value) {
+  world.sum(std::span(&value, 1));
+  return value;
+}
+
+void min_over_ranks(World& world, std::span<std::int64_t> values) {
+  const auto negate = [&] { std::ranges::transform(values, values.begin(), std::negate<>()); };
+  negate();
+  world.max(values);
+  negate();
 }
 
 bool on_any_rank(World& world, bool here) { return max_over_ranks(world, std::int64_t{here ? 1 : 0}) != 0; }

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
@@ -90,16 +90,16 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
 /// The same on all ranks, which are to compile the same steps by it: what every rank has. Collective.
 train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, int threads) {
   const auto& gpu = compute.gpu_properties;
-  std::int64_t most[] = {threads, -gpu.memory_bytes, -(100 * gpu.major + gpu.minor)};
-  world.max(std::span(most));
+  std::int64_t least[] = {-threads, gpu.memory_bytes, 100 * gpu.major + gpu.minor};  // of threads the most
+  comm::min_over_ranks(world, least);
   train::RunShape shape = train::shape_of(world.topology());
-  shape.threads = static_cast<int>(most[0]);
+  shape.threads = static_cast<int>(-least[0]);
   if (compute.on_gpu()) {
     shape.hardware = train::Hardware::gpu;
-    shape.memory = plan::Machine{.backend = comm::Backend::nccl, .memory_bytes = -most[1]}.memory();
+    shape.memory = plan::Machine{.backend = comm::Backend::nccl, .memory_bytes = least[1]}.memory();
     shape.gpu = gpu.name;
-    shape.gpu_major = static_cast<int>(-most[2] / 100);
-    shape.gpu_minor = static_cast<int>(-most[2] % 100);
+    shape.gpu_major = static_cast<int>(least[2] / 100);
+    shape.gpu_minor = static_cast<int>(least[2] % 100);
   }
   return shape;
 }

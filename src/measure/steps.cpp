@@ -164,7 +164,7 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save(), stored);
   std::int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += piece.elements() * (piece.exp_avg.elements() > 0 ? 12 : 4);
-  bench.world.sum(std::span(&bytes, 1));
+  bytes = comm::sum_over_ranks(bench.world, bytes);
   const auto number = comm::from_rank_0(bench.world, [] { return static_cast<std::int64_t>(::getpid()); });
   const std::filesystem::path file = bench.settings.folder / fmt::format("llampi-bench-{}.h5", number);
   comm::on_rank_0(bench.world, [&] {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -61,14 +60,14 @@ struct LeastMemory {
 LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
   const int local_ranks = world.topology().local_ranks;
   const auto& gpu = compute.gpu_properties;
-  std::int64_t lacking[] = {-compute.device().available_bytes(local_ranks),
-                            -compute.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
-  world.max(std::span(lacking));
+  std::int64_t least[] = {compute.device().available_bytes(local_ranks),
+                          compute.host->available_bytes(local_ranks), gpu.memory_bytes, gpu.major};
+  comm::min_over_ranks(world, least);
   return {{.backend = compute.world().backend(),
            .one_memory = !compute.on_gpu(),
-           .on_device = -lacking[0],
-           .on_host = -lacking[1]},
-          {-lacking[2], static_cast<int>(-lacking[3])}};
+           .on_device = least[0],
+           .on_host = least[1]},
+          {least[2], static_cast<int>(least[3])}};
 }
 
 /// Of operations, alike on all ranks: some of a CPU grow with its threads, of which nodes may have different numbers. Collective.

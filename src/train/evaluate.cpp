@@ -10,6 +10,7 @@
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/first_failure.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/exact_sum.hpp"
@@ -67,7 +68,7 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
     valid += batch.valid_labels;
   }
   world.sum(losses.words());
-  world.sum(std::span(&valid, 1));
+  valid = comm::sum_over_ranks(world, valid);
   Evaluation result{.loss = std::numeric_limits<double>::quiet_NaN(), .tokens = valid};
   if (valid > 0) result.loss = losses.value() / static_cast<double>(valid);
   result.perplexity = std::exp(result.loss);

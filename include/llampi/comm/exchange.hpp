@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -150,6 +151,11 @@ void reduce_each(World& world, const std::vector<std::int64_t*>& values, ReduceO
 /// Collective. The largest over the ranks.
 std::int64_t max_over_ranks(World& world, std::int64_t value);
 double max_over_ranks(World& world, double value);
+/// Collective. The sum over the ranks, of float64 in the order of tree_left().
+std::int64_t sum_over_ranks(World& world, std::int64_t value);
+double sum_over_ranks(World& world, double value);
+/// Collective. Each value becomes the smallest of it over the ranks.
+void min_over_ranks(World& world, std::span<std::int64_t> values);
 /// Collective. Whether it is so on some rank.
 bool on_any_rank(World& world, bool here);
 

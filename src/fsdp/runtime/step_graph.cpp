@@ -2,8 +2,9 @@
 #include "fsdp/runtime/step_graph.hpp"
 
 #include <algorithm>
-#include <span>
 #include <utility>
+
+#include "llampi/comm/exchange.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -60,12 +61,9 @@ bool StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs, cons
   device::Graph graph = capturing.end();
   ++captures_;
 
-  std::int64_t nodes = graph.nodes();
-  world_.max(std::span(&nodes, 1));
+  const std::int64_t nodes = comm::max_over_ranks(world_, graph.nodes());
   if (!make_room(nodes)) return false;
-  std::int64_t failed = device_.instantiate(graph) ? 0 : 1;
-  world_.max(std::span(&failed, 1));
-  if (failed != 0) return false;
+  if (comm::on_any_rank(world_, !device_.instantiate(graph))) return false;
   captured_.push_back({counts, std::move(graph), nodes, replays_});
   return true;
 }

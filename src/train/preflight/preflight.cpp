@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
-#include <span>
 #include <sstream>
 #include <utility>
 
@@ -371,7 +370,7 @@ std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
   for (std::int64_t step = data_steps(run_.state) + 1; step <= last && inputs.valid_labels == 0; ++step) {
     comm::agree(run_.world, [&] { batches = loader.next(step); });
     for (const auto& batch : batches) inputs.valid_labels += batch.valid_labels;
-    run_.world.sum(std::span(&inputs.valid_labels, 1));
+    inputs.valid_labels = comm::sum_over_ranks(run_.world, inputs.valid_labels);
   }
   inputs.counts = device::largest_counts(batches);
   comm::max_members(run_.world, inputs.counts);
@@ -402,9 +401,8 @@ bool Preflight::check_steps() {
     inputs.optimizer_step = run_.state.optimizer_steps + step;
     inputs.loss_scale = scaler.scale;
     if (!list_.attempt("steps", "", [&] { done = run_.engine->step(own, inputs); })) return false;
-    double loss = done.loss_sum;
-    run_.world.sum(std::span(&loss, 1));
-    loss /= static_cast<double>(inputs.valid_labels);
+    const double loss =
+        comm::sum_over_ranks(run_.world, done.loss_sum) / static_cast<double>(inputs.valid_labels);
     const bool overflow = std::isfinite(loss) && !std::isfinite(done.grad_norm) && scales_loss(run_.config);
     if (scales_loss(run_.config)) scaler.update(overflow);
     if (overflow && ++overflows <= kOverflows) continue;
