@@ -11,6 +11,8 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/first_failure.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::checkpoint {
@@ -43,23 +45,21 @@ void read_pieces(device::Runtime& device, const WeightsSource& source, const std
   }
 }
 
-/// The next part of a tensor, from rank 0 to all. @throws UserError, on all ranks, if it could not be read
+/// The next part of a tensor, from rank 0 to all, as float32. Collective.
+/// @throws on all ranks, as comm::on_rank_0() does, if it could not be read
 std::string share_part(comm::World& world, const WeightsSource& source, int tensor, std::int64_t begin,
                        std::int64_t elements) {
   std::string part;
+  comm::FirstFailure failure;
   if (world.rank() == 0) {
-    try {
-      part.resize(1 + static_cast<std::size_t>(elements) * sizeof(float));
+    failure.of([&] {
       std::vector<float> values(static_cast<std::size_t>(elements));
       source.read(tensor, begin, elements, values.data());
-      std::memcpy(part.data() + 1, values.data(), part.size() - 1);
-      part.front() = '+';
-    } catch (const UserError& error) {
-      part = std::string("-") + error.what();
-    }
+      part.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    });
   }
   part = world.broadcast(part, 0);
-  if (part.front() != '+') throw UserError(part.substr(1));
+  if (part.empty()) comm::on_rank_0(world, [&] { failure.rethrow(); });
   return part;
 }
 
@@ -75,7 +75,7 @@ void broadcast_pieces(comm::World& world, device::Runtime& device, const Weights
       const std::int64_t end = std::min(begin + kTransferElements, elements);
       const std::string part = share_part(world, source, places[t], begin, end - begin);
       if (sums != nullptr && world.rank() == 0) {
-        io::add_sums(*sums, t, begin, std::as_bytes(std::span(part).subspan(1)), sizeof(float),
+        io::add_sums(*sums, t, begin, std::as_bytes(std::span(part)), sizeof(float),
                      io::kChecksumBlockElements);
       }
       for (const auto& piece : pieces) {
@@ -83,7 +83,7 @@ void broadcast_pieces(comm::World& world, device::Runtime& device, const Weights
         const std::int64_t to = std::min(end, piece.begin + piece.elements());
         if (piece.tensor != t || from >= to) continue;
         const Tensor target = piece.model.slice(from - piece.begin, to - piece.begin);
-        std::memcpy(staging->room_for(target), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
+        std::memcpy(staging->room_for(target), part.data() + (from - begin) * std::int64_t{sizeof(float)},
                     static_cast<std::size_t>(to - from) * sizeof(float));
         staging->store(target);
       }

@@ -56,7 +56,7 @@ constexpr auto word_table(WeightsReading) {
 /// @param source on every rank; with `broadcast` only rank 0 reads more than headers
 /// @param sums if not null, the sums of what this rank has read are added, as float32, RangeSum::dataset being an index into
 /// `tensors`: those of all ranks cover what the pieces of all ranks do
-/// @throws UserError, the same on all ranks
+/// @throws UserError, or comm::CommonError where no user can help it, the same on all ranks
 void load_weights(comm::World& world, device::Runtime& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                   WeightsReading reading = WeightsReading::each, std::vector<io::RangeSum>* sums = nullptr);

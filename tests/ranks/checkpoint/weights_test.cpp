@@ -7,9 +7,11 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weights_folder.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/core/error.hpp"
 #include "support/checkpoint_sample.hpp"
 #include "support/shared_folder.hpp"
@@ -116,16 +118,20 @@ TEST(Weights, ImportedIntoACheckpoint) {
 /// Weights with a tensor that cannot be read.
 class Unreadable final : public WeightsSource {
  public:
-  explicit Unreadable(const WeightsSource& source) : source_(source) {}
+  explicit Unreadable(
+      const WeightsSource& source,
+      std::function<void()> fail = [] { throw_user_error("x.safetensors: it is F64; convert it first"); })
+      : source_(source), fail_(std::move(fail)) {}
   fs::path path() const override { return source_.path(); }
   const std::vector<TensorInfo>& tensors() const override { return source_.tensors(); }
   void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
-    if (tensor == 1) throw_user_error("x.safetensors: it is F64; convert it first");
+    if (tensor == 1) fail_();
     source_.read(tensor, begin, elements, values);
   }
 
  private:
   const WeightsSource& source_;
+  std::function<void()> fail_;
 };
 
 TEST(Weights, ImportedTellWhatIsWrongWithThem) {
@@ -195,6 +201,19 @@ TEST(Weights, DamageWhileItIsReadReachesAllRanks) {
     };
     EXPECT_THAT(message_of<UserError>(work), HasSubstr("has become shorter while it was read"));
   }
+}
+
+// No mistake of the user, so nothing that a caller of the source foresees.
+TEST(Weights, ThatRank0FailsToReadFailOnAllRanks) {
+  const Exported exported({});
+  const auto source = open_safetensors(exported.folder(), false);
+  const Unreadable unreadable(*source, [] { throw Error("the disk does not answer"); });
+  const auto pieces = pieces_of(1);
+  const auto work = [&] {
+    load_weights(test_world(), sample_device(), unreadable, pieces.tensors(), pieces.pieces(),
+                 WeightsReading::broadcast);
+  };
+  EXPECT_THAT(message_of<comm::CommonError>(work), HasSubstr("the disk does not answer"));
 }
 
 // ---- an index and its files
