@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "checkpoint/weights_folder.hpp"
@@ -15,7 +16,6 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/half.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
@@ -138,8 +138,9 @@ class Exporter {
   }
 
   void write_values() const {
+    const std::int64_t element_bytes = size_of(options_.dtype);
     std::vector<float> values(static_cast<std::size_t>(kTransferElements));
-    std::vector<std::uint16_t> narrow(options_.dtype == DType::bfloat16 ? values.size() : 0);
+    Encoding encoding;
     TensorParts parts(world_.rank(), world_.size(), kTransferElements);
     for (const auto& file : files_) {
       const auto out = io::PosixFile::open_for_writing(temporary(file));
@@ -148,20 +149,13 @@ class Exporter {
         const std::int64_t elements = elements_of(source_.tensors()[tensor].shape);
         parts.next(elements, [&](std::int64_t begin, std::int64_t count) {
           source_.read(tensor, begin, count, values.data());
-          out.write_at(offset + begin * size_of(options_.dtype), converted(values, narrow, count));
+          const auto read = std::span(values).first(static_cast<std::size_t>(count));
+          out.write_at(offset + begin * element_bytes, encoding.encode(read, element_bytes));
         });
-        offset += elements * size_of(options_.dtype);
+        offset += elements * element_bytes;
       }
       out.sync();
     }
-  }
-
-  static std::span<const std::byte> converted(const std::vector<float>& values,
-                                              std::vector<std::uint16_t>& narrow, std::int64_t count) {
-    const auto elements = static_cast<std::size_t>(count);
-    if (narrow.empty()) return std::as_bytes(std::span(values).first(elements));
-    std::transform(values.begin(), values.begin() + count, narrow.begin(), to_bfloat16);
-    return std::as_bytes(std::span(narrow).first(elements));
   }
 
   void rename() const {

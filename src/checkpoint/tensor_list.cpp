@@ -7,6 +7,7 @@
 #include <map>
 
 #include "llampi/core/config_error.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::checkpoint {
@@ -18,8 +19,7 @@ std::string summarize(const char* what, const std::vector<std::string>& names) {
 }
 
 bool is_storable(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16 ||
-         dtype == DType::int8_blocks;
+  return dtype == DType::float32 || is_half(dtype) || dtype == DType::int8_blocks;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::int64_t piece_of(std::int64_t elements, std::int64_t exchange_bytes, std::i
 /// Workspace for each element of a slice: the contributions of the other ranks and, for bfloat16 and float16, the float32 sums of all
 /// slices, which are gathered before they are added and rounded.
 std::int64_t bytes_of_slice_element(int ranks, DType dtype) {
-  return (ranks - 1) * size_of(dtype) + (is_narrow(dtype) ? ranks * size_of(DType::float32) : 0);
+  return (ranks - 1) * size_of(dtype) + (is_half(dtype) ? ranks * size_of(DType::float32) : 0);
 }
 
 /// Of an all-reduce in one piece. The tail is exchanged when the head is done.
@@ -56,7 +56,7 @@ AllReduceSplit split_all_reduce(std::int64_t elements, int ranks, DType dtype, s
 }
 
 bool is_summed_in_tree(Reduction reduction, DType dtype) {
-  return reduction == Reduction::tree && (dtype == DType::float32 || is_narrow(dtype));
+  return reduction == Reduction::tree && (dtype == DType::float32 || is_half(dtype));
 }
 
 ReduceScatterPieces split_reduce_scatter(std::int64_t shard_elements, int ranks, DType dtype,

@@ -5,6 +5,7 @@
 #include "device/cuda/gemm_sizes.hpp"
 #include "device/cuda/loss_sizes.hpp"
 #include "device/cuda/sizes.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
@@ -12,7 +13,7 @@ namespace llampi::device {
 namespace {
 
 void require_kernels(DType dtype) {
-  if (dtype != DType::float32 && dtype != DType::bfloat16 && dtype != DType::float16)
+  if (dtype != DType::float32 && !is_half(dtype))
     throw Error(fmt::format("the GPU has no kernels for {}", to_string(dtype)));
 }
 

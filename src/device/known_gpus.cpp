@@ -3,6 +3,7 @@
 // so), and the memory of these GPUs: for the A100, H100 and H200 what a process can have, the least "total capacity" in published
 // out-of-memory messages of PyTorch (39.39, 79.14, 79.10, NVL 93.00, and 139.72 GiB); of the GB200 and GH200 the data sheet's; of the others
 // what nvidia-smi shows, which may be up to a GiB more.
+#include "llampi/core/elements.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device {
@@ -36,7 +37,7 @@ std::span<const KnownGpu> known_gpus() { return kGpus; }
 double peak_flops(const std::string& gpu_name, DType dtype) {
   for (const KnownGpu& gpu : kGpus) {
     if (gpu_name.find(gpu.driver_name) == std::string::npos) continue;
-    if (dtype == DType::bfloat16 || dtype == DType::float16) return gpu.half_teraflops * 1e12;
+    if (is_half(dtype)) return gpu.half_teraflops * 1e12;
     if (dtype == DType::float32) return gpu.float32_teraflops * 1e12;
   }
   return 0;

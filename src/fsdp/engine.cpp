@@ -15,7 +15,7 @@
 #include "fsdp/state/views.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/core/half.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/fsdp/streams.hpp"
 
@@ -78,16 +78,12 @@ std::vector<T> downloaded(device::Device& device, Tensor tensor) {
 }
 
 std::vector<double> as_doubles(device::Device& device, Tensor tensor) {
-  if (tensor.dtype == DType::float64) return downloaded<double>(device, tensor);
-  if (size_of(tensor.dtype) == 2) {
-    const auto halves = downloaded<std::uint16_t>(device, tensor);
-    std::vector<double> values(halves.size());
-    std::transform(halves.begin(), halves.end(), values.begin(),
-                   tensor.dtype == DType::bfloat16 ? from_bfloat16 : from_float16);
-    return values;
-  }
-  const auto values = downloaded<float>(device, tensor);
-  return {values.begin(), values.end()};
+  std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
+  with_elements(tensor.dtype, [&](auto element, auto, auto widen) {
+    const auto elements = downloaded<decltype(element)>(device, tensor);
+    std::transform(elements.begin(), elements.end(), values.begin(), widen);
+  });
+  return values;
 }
 
 }  // namespace

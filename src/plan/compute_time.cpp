@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "llampi/core/elements.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
 #include "llampi/device/host_batch.hpp"
@@ -182,7 +183,7 @@ class Counter {
         times * 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     const double edges =
         flops * (1 / static_cast<double>(m) + 1 / static_cast<double>(n) + 1 / static_cast<double>(k));
-    const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
+    const bool half = is_half(dtype);
     if (size_of(dtype) == 1) {
       amounts[Term::product_fp8] += flops;
       amounts[Term::product_fp8_edge] += edges;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "llampi/core/elements.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "plan/machine_files.hpp"
@@ -211,8 +212,7 @@ Terms costs_of(const MachineSpeed& machine, double share, const std::vector<Acti
 }
 
 double peak_of(const MachineSpeed& machine, DType dtype) {
-  const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
-  return 1e12 * machine.value_or(half ? "peak_tflops_bfloat16" : "peak_tflops_float32", 0);
+  return 1e12 * machine.value_or(is_half(dtype) ? "peak_tflops_bfloat16" : "peak_tflops_float32", 0);
 }
 
 }  // namespace llampi::plan

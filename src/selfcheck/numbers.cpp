@@ -5,39 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "llampi/core/float8.hpp"
-#include "llampi/core/half.hpp"
+#include "llampi/core/elements.hpp"
 
 namespace llampi::selfcheck {
-namespace {
-
-/// Calls `work(Element{}, narrow, widen)` with the type that holds a `dtype` and the conversions.
-template <class Work>
-void with_elements(DType dtype, const Work& work) {
-  const auto same = [](auto x) { return x; };
-  switch (dtype) {
-    case DType::float64:
-      return work(double{}, same, same);
-    case DType::float32:
-      return work(
-          float{}, [](double x) { return static_cast<float>(x); }, same);
-    case DType::bfloat16:
-      return work(
-          std::uint16_t{}, [](double x) { return to_bfloat16(static_cast<float>(x)); }, from_bfloat16);
-    case DType::float16:
-      return work(
-          std::uint16_t{}, [](double x) { return to_float16(static_cast<float>(x)); }, from_float16);
-    case DType::float8_e4m3fn:
-    case DType::float8_e5m2:
-      return work(
-          std::uint8_t{}, [=](double x) { return to_float8(float8_format(dtype), static_cast<float>(x)); },
-          [=](std::uint8_t bits) { return from_float8(float8_format(dtype), bits); });
-    default:
-      throw Error(fmt::format("internal error: {} is not a floating-point dtype", to_string(dtype)));
-  }
-}
-
-}  // namespace
 
 Numbers rounded(Numbers numbers, DType dtype) {
   with_elements(dtype, [&](auto, auto narrow, auto widen) {

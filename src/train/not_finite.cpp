@@ -11,8 +11,8 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/half.hpp"
 #include "llampi/core/int8_blocks.hpp"
 #include "llampi/fsdp/unit.hpp"
 
@@ -21,20 +21,21 @@ namespace {
 
 constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements
 
-bool is_finite(const std::byte* data, DType dtype, std::int64_t i) {
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(data);
-  switch (dtype) {
-    case DType::float64:
-      return std::isfinite(reinterpret_cast<const double*>(data)[i]);
-    case DType::bfloat16:
-      return std::isfinite(from_bfloat16(halves[i]));
-    case DType::float16:
-      return std::isfinite(from_float16(halves[i]));
-    case DType::int8_blocks:
-      return std::isfinite(reinterpret_cast<const Int8Block*>(data)[i / kInt8BlockElements].scale);
-    default:
-      return std::isfinite(reinterpret_cast<const float*>(data)[i]);
+/// How many come before the first that is not finite; of blocks all elements are what the scale is.
+std::int64_t finite_elements(const std::byte* data, DType dtype, std::int64_t elements) {
+  if (dtype == DType::int8_blocks) {
+    const auto* const blocks = reinterpret_cast<const Int8Block*>(data);
+    const auto* const end = blocks + elements / kInt8BlockElements;
+    const auto is_bad = [](const Int8Block& block) { return !std::isfinite(block.scale); };
+    return (std::find_if(blocks, end, is_bad) - blocks) * kInt8BlockElements;
   }
+  std::int64_t finite = 0;
+  with_elements(dtype, [&](auto element, auto, auto widen) {
+    const auto* const values = reinterpret_cast<const decltype(element)*>(data);
+    const auto is_bad = [&](auto x) { return !std::isfinite(widen(x)); };
+    finite = std::find_if(values, values + elements, is_bad) - values;
+  });
+  return finite;
 }
 
 std::optional<std::int64_t> first_bad_element(device::Device& device, Tensor values) {
@@ -44,9 +45,8 @@ std::optional<std::int64_t> first_bad_element(device::Device& device, Tensor val
     host.resize(static_cast<std::size_t>(part.bytes()));
     device.download(host.data(), part, device::Stream::compute);
     device.synchronize(device::Stream::compute);
-    for (std::int64_t i = 0; i < part.elements(); ++i) {
-      if (!is_finite(host.data(), part.dtype, i)) return begin + i;
-    }
+    const std::int64_t finite = finite_elements(host.data(), part.dtype, part.elements());
+    if (finite < part.elements()) return begin + finite;
   }
   return std::nullopt;
 }

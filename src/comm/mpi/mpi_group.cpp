@@ -49,7 +49,7 @@ struct AllReduce {
   bool adds() const { return accumulate == Accumulate::yes; }
   /// Sums that are to be added later travel in float32, so that they are rounded once. There is room for half
   /// of their bits where `values` were, and for the other half where the contributions were.
-  bool in_halves() const { return adds() && is_narrow(values.dtype); }
+  bool in_halves() const { return adds() && is_half(values.dtype); }
   /// Where the combined slices are gathered: where they are wanted, or if they are to be added where `values`
   /// were.
   Tensor head() const { return (adds() ? values : result).slice(0, split.head); }

@@ -68,7 +68,7 @@ void receive_from_others(const std::vector<int>& ranks, int rank, Row received, 
 
 /// What NCCL leaves is cast or added by a kernel of ours.
 void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
-  if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
+  if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_half(from.dtype)) return;
   throw Error(fmt::format("internal error: sums of {} cannot be added on the GPU", to_string(from.dtype)));
 }
 
@@ -254,7 +254,7 @@ void NcclGroup::sum_piece_in_tree(const CollectiveLabel& label, Tensor values, T
                               DType::float32, 1, split.head};
     const Tensor target = result.slice(0, split.head);
     const bool adds = accumulate == Accumulate::yes;
-    const Tensor sums = !adds ? target : is_narrow(values.dtype) ? behind_parts : head;
+    const Tensor sums = !adds ? target : is_half(values.dtype) ? behind_parts : head;
     const Tensor own = sums.slice(rank() * split.slice, (rank() + 1) * split.slice);
     exchange_and_sum(label, head, split.slice, own, Accumulate::no, workspace.data, split.slice);
     issue(label, {.kind = Collective::Kind::all_gather,

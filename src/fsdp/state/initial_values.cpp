@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fsdp/state/views.hpp"
-#include "llampi/core/half.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/core/int8_blocks.hpp"
 #include "llampi/core/philox.hpp"
 
@@ -14,25 +14,13 @@ namespace {
 /// Of element i of the target: value(i), as float32 has it.
 template <class Value>
 void fill_from_host(device::Device& device, Tensor target, const Value& value) {
-  const auto fill = [&](auto to_element) {
-    std::vector<decltype(to_element(0.0F))> values;
+  with_elements(target.dtype, [&](auto element, auto narrow, auto) {
+    std::vector<decltype(element)> values;
     values.reserve(static_cast<std::size_t>(target.elements()));
-    for (std::int64_t i = 0; i < target.elements(); ++i) values.push_back(to_element(value(i)));
+    for (std::int64_t i = 0; i < target.elements(); ++i) values.push_back(narrow(value(i)));
     device.upload(target, values.data(), device::Stream::compute);
     device.synchronize(device::Stream::compute);
-  };
-  switch (target.dtype) {
-    case DType::float64:
-      return fill([](float x) { return static_cast<double>(x); });
-    case DType::float32:
-      return fill([](float x) { return x; });
-    case DType::bfloat16:
-      return fill(to_bfloat16);
-    case DType::float16:
-      return fill(to_float16);
-    default:
-      throw Error(fmt::format("internal error: parameters in {}", to_string(target.dtype)));
-  }
+  });
 }
 
 /// What a base in 8 bits is until it is loaded, as in a rehearsal: kPeriod numbers again and again, since the host would take
