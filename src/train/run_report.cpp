@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <sstream>
 
 #include "llampi/comm/comm.hpp"
@@ -151,6 +152,11 @@ void RunReport::describe_memory() {
   run_.log.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
                 format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
   if (run_.compute.on_gpu()) describe_gpu_memory();
+}
+
+void RunReport::describe_graphs() {
+  if (run_.engine->graphs_without_room() == 0 || std::exchange(has_described_graphs_, true)) return;
+  run_.log.info("CUDA graphs: there is no room for that of this step, so steps like it launch each kernel");
 }
 
 /// What is on the GPUs: the largest of each line over the ranks.

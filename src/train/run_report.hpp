@@ -29,6 +29,9 @@ class RunReport {
   /// After the first step: what was planned, what was used of it, and what there is besides. Collective.
   void describe_memory();
 
+  /// After a step: says, once, that there is no room for the CUDA graph of one.
+  void describe_graphs();
+
   /// For history.jsonl.
   JobStart job_start(std::int64_t step, std::int64_t total_steps) const;
   /// Of the engine's memory, by kind.
@@ -49,6 +52,7 @@ class RunReport {
   const RunSetup& run_;
   double flops_without_labels_ = 0, flops_of_a_label_ = 0;  ///< of a token: fsdp::flops_per_token()
   std::string described_device_;
+  bool has_described_graphs_ = false;
   std::unique_ptr<device::GpuProcessMemory> process_memory_;  ///< null on CPUs
 };
 

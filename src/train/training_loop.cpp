@@ -15,7 +15,6 @@
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
 #include "train/failure_message.hpp"
-#include "train/replicas.hpp"
 #include "train/run_warnings.hpp"
 #include "train/tuning.hpp"
 
@@ -75,7 +74,7 @@ bool TrainingLoop::step(const Batches& batches, data::Loader& loader, Batches& n
   run_.record.set_phase(number == first_step_ ? "starts" : nullptr);
   run_.record.begin_step(number);
   next = next_batches(loader);
-  notice_save();
+  saves_.notice();
   const double data_seconds = steady_seconds() - begin;
 
   const fsdp::StepInputs inputs = next_inputs_;
@@ -113,20 +112,18 @@ bool TrainingLoop::do_what_is_due() {
     run_.report->describe_device();
     report_choices(run_.compute.device(), run_.log);
   }
-  if (run_.engine->graphs_without_room() > 0 && !std::exchange(has_told_of_graphs_, true)) {
-    run_.log.info("CUDA graphs: there is no room for that of this step, so steps like it launch each kernel");
-  }
+  run_.report->describe_graphs();
   if (step == first_step_ + 1) warn_of_unsaved_run(config, last_seconds_, run_.total_steps - step, run_.log);
-  if (run_.due(config.run.verify_replicas_every, step)) compare_replicas();
+  if (run_.due(config.run.verify_replicas_every, step)) saves_.compare_replicas();
   if (run_.due(config.train.eval_every, step)) {
     const bool stops = tally_.stops() && step < run_.total_steps;
     if (stops || !evaluate_now()) return false;
   }
   if (step == run_.total_steps) {
-    save(config.checkpoint.content);
-  } else if (!tally_.stops() && (saves_again_ || is_put_off_ ||
-                                 run_.due(config.checkpoint.every, step))) {  // else all is saved at once
-    start_saving();
+    saves_.save(config.checkpoint.content);
+  } else if (!tally_.stops() &&
+             (saves_.owes() || run_.due(config.checkpoint.every, step))) {  // else all is saved at once
+    saves_.start();
   }
   return true;
 }
@@ -179,7 +176,7 @@ std::optional<TrainingLoop::UnreportedStep> TrainingLoop::compute_step(std::int6
 Outcome TrainingLoop::stop() {
   report_unreported_step();
   const bool idle = run_.state.step < first_step_;
-  if (!idle) save(CheckpointContent::all);  // so that it can continue
+  if (!idle) saves_.save(CheckpointContent::all);  // so that it can continue
   traces_.write();
   run_.stopping.put_file_aside(run_.log);
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
@@ -222,7 +219,8 @@ bool TrainingLoop::steps_are_long() const {
 /// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
 double TrainingLoop::seconds_to_go_on(int steps, double step_seconds) const {
   if (run_.config.run.max_hours <= 0) return 0;  // nobody asks
-  double seconds = (run_.saver->is_under_way() || saves_again_ ? 3 : 2) * run_.saver->seconds_to_save_all();
+  double seconds =
+      (run_.saver->is_under_way() || saves_.saves_again() ? 3 : 2) * run_.saver->seconds_to_save_all();
   for (int i = 1; i <= steps; ++i)
     seconds += 1.5 * step_seconds +
                (run_.due(run_.config.train.eval_every, run_.state.step + i) ? evaluation_seconds_ : 0);
@@ -234,7 +232,7 @@ void TrainingLoop::start_agreement(const Batches& next_batches, double seconds_t
   StepFacts own;
   for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
   own.counts = device::largest_counts(next_batches);
-  own.failed_ranks = failure_ || data_failure_ || save_failure_ ? 1 : 0;
+  own.failed_ranks = failure_ || data_failure_ || saves_.has_failed() ? 1 : 0;
   own.stop = tally_.own(seconds_to_go_on);
   if (unreported_) {
     own.losses = unreported_->losses;
@@ -307,7 +305,7 @@ void TrainingLoop::give_steps_time(std::int64_t step) {
 /// Whether something follows that needs the losses of all ranks, or what they have to say.
 bool TrainingLoop::must_know_now(const StepMetrics& metrics) const {
   return run_.state.step == first_step_ || run_.state.step == run_.total_steps ||
-         !std::isfinite(metrics.grad_norm) || saves_again_ || is_put_off_ ||
+         !std::isfinite(metrics.grad_norm) || saves_.owes() ||
          run_.due(run_.config.run.verify_replicas_every, run_.state.step) ||
          run_.due(run_.config.train.eval_every, run_.state.step) ||
          run_.due(run_.config.checkpoint.every, run_.state.step);
@@ -322,32 +320,8 @@ void TrainingLoop::check_finite(const UnreportedStep& step) {
   const NotFinite found = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
   if (const auto reason = not_finite_.not_finite(metrics, found)) {
     run_.failure = "not_finite";
-    fail(*reason);
+    saves_.fail(*reason);
   }
-}
-
-/// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
-void TrainingLoop::compare_replicas() {
-  if (run_.config.run.verify_replicas_every == 0 || compared_step_ == run_.state.step) return;
-  const health::FlightPhase phase(run_.record, "compares replicas");
-  const std::string difference = find_differing_replicas(run_.world, run_.compute.device(), *run_.engine);
-  if (!difference.empty()) fail(fmt::format("after step {}, {}", run_.state.step, difference));
-  compared_step_ = run_.state.step;
-}
-
-/// Ends the run, once a save under way has come to its end. On all ranks.
-void TrainingLoop::fail(const std::string& reason) {
-  finish_saving();
-  note_failed_save();
-  failure_.agree(run_.world);
-  throw comm::CommonError(with_newest_checkpoint(reason));
-}
-
-std::string TrainingLoop::with_newest_checkpoint(const std::string& reason) const {
-  const std::int64_t saved = run_.saver->saved_step();
-  return fmt::format(
-      "{}; {}", reason,
-      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved));
 }
 
 /// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.
@@ -390,62 +364,12 @@ bool TrainingLoop::evaluate_now() {
   return true;
 }
 
-void TrainingLoop::settle_before_saving() {
-  const health::FlightPhase phase(run_.record, "gets ready to save");
-  finish_saving();
-  note_failed_save();
-  failure_.agree(run_.world);
-  compare_replicas();
-}
-
-void TrainingLoop::save(CheckpointContent content) {
-  settle_before_saving();
-  if (const std::int64_t steps = not_finite_.in_a_row(); steps > 0)
-    run_.log.warning("the checkpoint of step {} may be of no use: the last {} not finite", run_.state.step,
-                     steps == 1 ? "step was" : fmt::format("{} steps were", steps));
-  run_.saver->save(run_.state, content);
-  saves_again_ = false;
-}
-
-/// After a save in the background that failed, training waits for this one, which may go to checkpoint.fallback_dir or wait for room.
-/// What diverged replaces nothing: in a row of steps that are not finite, it is put off.
-void TrainingLoop::start_saving() {
-  is_put_off_ = not_finite_.in_a_row() > 0;
-  if (is_put_off_) return;
-  settle_before_saving();
-  if (saves_again_) {
-    run_.saver->save(run_.state, run_.config.checkpoint.content);
-  } else {
-    run_.saver->start(run_.state);
-  }
-  saves_again_ = false;
-}
-
-/// A failure of this rank alone is not kept: the saves of other ranks wait for this one.
-void TrainingLoop::finish_saving() {
-  if (const auto failure = comm::common_failure([&] { run_.saver->finish(); })) save_failure_ = failure;
-}
-
-/// Once all ranks have noticed it: it ends no run, whose state is still in memory.
-void TrainingLoop::note_failed_save() {
-  if (!save_failure_) return;
-  run_.log.warning("{}", message_of(std::exchange(save_failure_, nullptr), run_.texts.name_of));
-  saves_again_ = true;
-}
-
-/// Looks whether the save under way has come to its end. This rank may be the first to see it.
-void TrainingLoop::notice_save() {
-  if (run_.saver->is_done()) finish_saving();
-}
-
 /// Once some rank has one: at the latest before the step whose data it has not.
 void TrainingLoop::throw_failures() {
-  finish_saving();
-  note_failed_save();
-  failure_.agree(run_.world);
+  saves_.settle();
   if (const auto failure = comm::common_failure([&] { data_failure_.agree(run_.world); }))
     end_without_data(failure);
-  if (saves_again_)
+  if (saves_.saves_again())
     run_.log.info("the state is saved again after the next step, and training waits for that");
 }
 
@@ -454,14 +378,14 @@ void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
   const std::string reason = message_of(failure, run_.texts.name_of);
   run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
   report_unreported_step();
-  if (const auto second = comm::common_failure([&] { save(CheckpointContent::all); }))
+  if (const auto second = comm::common_failure([&] { saves_.save(CheckpointContent::all); }))
     run_.log.warning("{}", message_of(second, run_.texts.name_of));
   try {
     std::rethrow_exception(failure);
   } catch (const UserError&) {
-    throw UserError(with_newest_checkpoint(reason));
+    throw UserError(saves_.with_newest_checkpoint(reason));
   } catch (const comm::CommonError&) {
-    throw comm::CommonError(with_newest_checkpoint(reason));
+    throw comm::CommonError(saves_.with_newest_checkpoint(reason));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "train/metrics.hpp"
 #include "train/not_finite.hpp"
 #include "train/open_run.hpp"
+#include "train/save_schedule.hpp"
 #include "train/step_agreement.hpp"
 #include "train/stopping.hpp"
 #include "train/trace.hpp"
@@ -73,22 +74,11 @@ class TrainingLoop {
   void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
   void scale_loss(std::int64_t step, bool overflow);
   void check_finite(const UnreportedStep& step);
-  void compare_replicas();
   bool evaluate_now();
-
-  // Checkpoints.
-  void save(CheckpointContent content);
-  void start_saving();
-  void finish_saving();
-  void notice_save();
-  void note_failed_save();
-  void settle_before_saving();
 
   // Failures of this rank, which the ranks tell each other of at a step: it needs no collective of its own for them.
   void throw_failures();
   [[noreturn]] void end_without_data(const std::exception_ptr& failure);
-  [[noreturn]] void fail(const std::string& reason);
-  std::string with_newest_checkpoint(const std::string& reason) const;
 
   OpenRun& run_;
   StopTally tally_;
@@ -97,15 +87,10 @@ class TrainingLoop {
   NotFiniteSteps not_finite_;
   std::int64_t first_step_ = 0;        ///< that this job runs
   bool has_described_memory_ = false;  ///< after the first step with labels
-  bool has_told_of_graphs_ = false;    ///< that one has no room
-  std::int64_t compared_step_ = -1;    ///< at which replicas were equal
   double evaluation_seconds_ = 0;      ///< of the slowest so far
   comm::FirstFailure failure_;         ///< of this rank, not yet known to the others
   comm::FirstFailure data_failure_;    ///< likewise, but of reading the data of the step after this one
-  std::exception_ptr
-      save_failure_;  ///< of a save in the background: of all ranks, though they may notice one after the other
-  bool saves_again_ = false;  ///< after this step, as the last save in the background failed
-  bool is_put_off_ = false;   ///< a save that was due, until a step is finite
+  SaveSchedule saves_{run_, failure_, not_finite_};
   std::optional<UnreportedStep> unreported_;
   fsdp::StepInputs next_inputs_;     ///< what all ranks know of the next step's batch
   double last_seconds_ = 0;          ///< of the last step, on this rank; 0: there was none
