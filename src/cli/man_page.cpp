@@ -2,10 +2,9 @@
 // llampi man
 #include <fmt/format.h>
 
-#include <sstream>
-
 #include "cli/completion.hpp"
 #include "cli/console.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/version.hpp"
 
 namespace llampi::cli {
@@ -91,9 +90,8 @@ std::string roff(const std::string& text) {
 }
 
 std::string roff_lines(const std::string& text) {
-  std::istringstream lines(text);
   std::string result;
-  for (std::string line; std::getline(lines, line);) result += (line.empty() ? ".sp" : roff(line)) + "\n";
+  for (const auto& line : lines_of(text)) result += (line.empty() ? ".sp" : roff(line)) + "\n";
   return result;
 }
 

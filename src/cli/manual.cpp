@@ -2,10 +2,10 @@
 #include "cli/manual.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "cli/command_line.hpp"
 #include "cli/suggestion.hpp"
+#include "llampi/core/split.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -28,8 +28,7 @@ ValueHint hint_of(const Option& option) {
   ValueHint hint;
   if (option.flag) return hint;
   for (const auto& word : words_of(option)) add_once(hint.words, word);
-  std::istringstream names(value_name(option));
-  for (std::string name; std::getline(names, name, '|');) {
+  for (const auto& name : split(value_name(option), '|')) {
     if (is_word(name)) add_once(hint.words, name);
     hint.files = hint.files || name == "FILE" || name == "FOLDER";
   }

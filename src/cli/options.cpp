@@ -2,9 +2,7 @@
 #include "cli/options.hpp"
 
 #include <algorithm>
-#include <boost/algorithm/string/classification.hpp>
 #include <boost/algorithm/string/predicate.hpp>
-#include <boost/algorithm/string/trim.hpp>
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <filesystem>
@@ -17,6 +15,7 @@
 #include "cli/option_table.hpp"
 #include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/train/renamed_values.hpp"
 
@@ -85,16 +84,10 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::string trimmed(const std::string& part) {
-  return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
-}
-
 /// Without comments, and without spaces around them, as Boost reads them. It keeps no numbers.
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);)
-    lines.push_back(trimmed(line.substr(0, line.find('#'))));
+std::vector<std::string> code_lines(const std::string& text) {
+  auto lines = lines_of(text);
+  for (auto& line : lines) line = std::string(trimmed(std::string_view(line).substr(0, line.find('#'))));
   return lines;
 }
 
@@ -103,14 +96,14 @@ std::map<std::string, int> lines_of_keys(const std::string& text) {
   std::map<std::string, int> lines;
   std::string prefix;
   int number = 0;
-  for (const std::string& line : lines_of(text)) {
+  for (const std::string& line : code_lines(text)) {
     ++number;
     const auto equals = line.find('=');
     if (line.starts_with('[') && line.ends_with(']')) {
       prefix = line.substr(1, line.size() - 2);
       if (!prefix.ends_with('.')) prefix += '.';
     } else if (equals != std::string::npos) {
-      lines.emplace(prefix + trimmed(line.substr(0, equals)), number);
+      lines.emplace(prefix + std::string(trimmed(std::string_view(line).substr(0, equals))), number);
     }
   }
   return lines;
@@ -118,7 +111,7 @@ std::map<std::string, int> lines_of_keys(const std::string& text) {
 
 /// "FILE, line N", of the first such line.
 std::string place_of_line(const std::string& text, const std::string& wanted, const std::string& name) {
-  const auto lines = lines_of(text);
+  const auto lines = code_lines(text);
   const auto line = std::ranges::find(lines, wanted);
   return line == lines.end() ? name : fmt::format("{}, line {}", name, line - lines.begin() + 1);
 }

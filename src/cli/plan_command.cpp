@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "cli/config_values.hpp"
 #include "cli/console.hpp"
@@ -18,6 +17,7 @@
 #include "cli/option_table.hpp"
 #include "cli/options.hpp"
 #include "cli/plan_machine.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/dump.hpp"
@@ -60,27 +60,26 @@ struct PlanRequest {
 
 /// "8", or the ranks of each node: "8,8,4".
 Spelled spelled_ranks_per_node(train::RunShape& target) {
-  return {
-      .write =
-          [&target] {
-            return target.node_ranks.empty() ? std::to_string(target.ranks_per_node)
-                                             : fmt::format("{}", fmt::join(target.node_ranks, ","));
-          },
-      .read =
-          [&target](const std::string& text) {
-            std::vector<int> numbers;
-            std::istringstream parts(text + (text.ends_with(',') ? "," : ""));  // an empty one at the end too
-            for (std::string part; std::getline(parts, part, ',');) {
-              const auto number = parse_number<int>(part);
-              if (!number || *number < 0) return false;
-              numbers.push_back(*number);
-            }
-            if (numbers.empty() || (numbers.size() > 1 && std::ranges::min(numbers) == 0)) return false;
-            target.ranks_per_node = numbers.front();
-            target.node_ranks = numbers.size() > 1 ? numbers : std::vector<int>();
-            return true;
-          },
-      .advice = "use a number of ranks, or the ranks of each node as in 8,8,4"};
+  return {.write =
+              [&target] {
+                return target.node_ranks.empty() ? std::to_string(target.ranks_per_node)
+                                                 : fmt::format("{}", fmt::join(target.node_ranks, ","));
+              },
+          .read =
+              [&target](const std::string& text) {
+                std::vector<int> numbers;
+                const char* const end = text.ends_with(',') ? "," : "";  // an empty one at the end too
+                for (const auto& part : split(text + end, ',')) {
+                  const auto number = parse_number<int>(part);
+                  if (!number || *number < 0) return false;
+                  numbers.push_back(*number);
+                }
+                if (numbers.empty() || (numbers.size() > 1 && std::ranges::min(numbers) == 0)) return false;
+                target.ranks_per_node = numbers.front();
+                target.node_ranks = numbers.size() > 1 ? numbers : std::vector<int>();
+                return true;
+              },
+          .advice = "use a number of ranks, or the ranks of each node as in 8,8,4"};
 }
 
 std::vector<Option> options_of(PlanRequest& r) {

@@ -7,7 +7,8 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
-#include <sstream>
+
+#include "llampi/core/split.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -168,8 +169,7 @@ std::string format_cpus(const Cpus& cpus) {
 
 Cpus parse_cpus(const std::string& text) {
   Cpus cpus;
-  std::istringstream stream(text);
-  for (std::string range; std::getline(stream, range, ',');) {
+  for (const auto& range : split(text, ',')) {
     const auto dash = range.find('-');
     const int first = std::stoi(range);
     const int last = dash == std::string::npos ? first : std::stoi(range.substr(dash + 1));

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "llampi/core/split.hpp"
 #include "llampi/device/host_memory.hpp"
 
 namespace llampi::device {
@@ -31,13 +31,6 @@ std::optional<std::int64_t> number_in(const fs::path& file, const std::string& k
   while (!key.empty() && in >> word && word != key) continue;
   std::int64_t value = 0;
   return in >> value ? std::optional(value) : std::nullopt;
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  return parts;
 }
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {

@@ -2,18 +2,11 @@
 // Checkpointing as text.
 #include <fmt/format.h>
 
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/step_options.hpp"
 
 namespace llampi::fsdp {
-namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const auto begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
-  return begin == text.npos ? std::string_view() : text.substr(begin, end - begin + 1);
-}
-
-}  // namespace
 
 std::vector<Checkpointing> BlockCheckpointing::of_blocks(std::size_t count) const {
   std::vector<Checkpointing> others;
@@ -48,7 +41,7 @@ std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text) {
   result.blocks.clear();
   while (true) {
     const auto comma = text.find(',');
-    const std::string_view part = trimmed(text.substr(0, comma));
+    const std::string_view part = trimmed(text.substr(0, comma), " ");
     const auto space = part.find(' ');
     const auto level = from_word<Checkpointing>(part.substr(0, space));
     if (!level || (space == part.npos) != (comma == text.npos)) return std::nullopt;
@@ -56,7 +49,7 @@ std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text) {
       result.blocks.push_back(*level);
       return result;
     }
-    const auto blocks = parse_number<int>(trimmed(part.substr(space)));
+    const auto blocks = parse_number<int>(trimmed(part.substr(space), " "));
     if (!blocks || *blocks < 1 || *blocks > kMostBlocks - static_cast<int>(result.blocks.size()))
       return std::nullopt;
     result.blocks.insert(result.blocks.end(), static_cast<std::size_t>(*blocks), *level);

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
@@ -13,6 +12,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/json_lines.hpp"
 #include "llampi/infer/generate.hpp"
@@ -68,10 +68,9 @@ Question make_question(const TextModel& model, const std::string& line, const st
 }
 
 std::vector<Question> read_questions(const TextModel& model, const QuestionOptions& options) {
-  std::istringstream lines(io::read_whole(options.questions));
   std::vector<Question> questions;
   std::int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (const auto& line : lines_of(io::read_whole(options.questions))) {
     ++number;
     if (tokenizer::strip(line).empty()) continue;
     questions.push_back(make_question(model, line, where(options.questions, number), options.max_tokens));

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <sstream>
 #include <system_error>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::train {
@@ -87,8 +87,7 @@ std::vector<SavedCheckpoint> saved_checkpoints(const std::filesystem::path& run_
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return {};
   std::vector<SavedCheckpoint> saved;
-  std::istringstream text(io::read_whole(file));
-  for (std::string line; std::getline(text, line);) {
+  for (const auto& line : lines_of(io::read_whole(file))) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;  // torn
     try {

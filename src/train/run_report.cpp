@@ -7,10 +7,10 @@
 #include <limits>
 #include <numeric>
 #include <utility>
-#include <sstream>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/added_work.hpp"
 #include "llampi/fsdp/memory_report.hpp"
@@ -132,8 +132,7 @@ void RunReport::describe_plan() {
   const auto& step = run_.engine->compiled().step;
   if (run_.config.log.plan) {
     run_.log.info("memory per rank, planned for a step:");
-    std::istringstream plan(fsdp::format_memory(step));
-    for (std::string line; std::getline(plan, line);) run_.log.info("  {}", line);
+    for (const auto& line : lines_of(fsdp::format_memory(step))) run_.log.info("  {}", line);
     return;
   }
   const auto [on_device, on_host] = run_.engine->compiled().arena_bytes;

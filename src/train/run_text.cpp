@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/run_text.hpp"
 
-#include <sstream>
 #include <string_view>
 
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/train/renamed_values.hpp"
 
@@ -11,13 +11,6 @@ namespace llampi::train {
 namespace {
 
 constexpr std::string_view kNote = "# ";
-
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r";
-  const auto begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
-}
 
 std::string found(const std::map<std::string, std::string>& map, const std::string& key) {
   const auto match = map.find(key);
@@ -30,23 +23,22 @@ void read_note(const std::string& line, RunText& result) {
   if (colon == std::string::npos) return;
   const std::string key = line.substr(kNote.size(), colon - kNote.size());
   if (key.find('.') == std::string::npos || key.find(' ') != std::string::npos) return;
-  result.notes[key] = trimmed(line.substr(colon + 2));
+  result.notes[key] = trimmed(std::string_view(line).substr(colon + 2));
 }
 
 /// Calls visit(key, value, line) for each line, with an empty key for those that set none.
 template <class Visitor>
 void for_each_line(const std::string& text, const Visitor& visit) {
-  std::istringstream stream(text);
   std::string section;
-  for (std::string line; std::getline(stream, line);) {
-    const std::string code = trimmed(line.substr(0, line.find('#')));
+  for (const auto& line : lines_of(text)) {
+    const std::string code(trimmed(std::string_view(line).substr(0, line.find('#'))));
     const auto equals = code.find('=');
     std::string key, value;
     if (code.starts_with('[') && code.ends_with(']')) {
       section = code.substr(1, code.size() - 2) + ".";
     } else if (equals != std::string::npos) {
-      key = section + trimmed(code.substr(0, equals));
-      value = trimmed(code.substr(equals + 1));
+      key = section + std::string(trimmed(std::string_view(code).substr(0, equals)));
+      value = trimmed(std::string_view(code).substr(equals + 1));
     }
     visit(key, value, line);
   }

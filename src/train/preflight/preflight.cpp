@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "llampi/checkpoint/adapter.hpp"
@@ -19,6 +18,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/health/watchdog.hpp"
@@ -75,11 +75,9 @@ std::int64_t sum_of(const fsdp::ArenaBytes& bytes) {
 
 /// The first line of `text` that `usual` does not have.
 std::string first_other_line(const std::string& text, const std::string& usual) {
-  std::set<std::string> lines;
-  std::istringstream all(usual);
-  for (std::string line; std::getline(all, line);) lines.insert(line);
-  std::istringstream others(text);
-  for (std::string line; std::getline(others, line);) {
+  const auto known = lines_of(usual);
+  const std::set<std::string> lines(known.begin(), known.end());
+  for (const auto& line : lines_of(text)) {
     if (lines.count(line) == 0) return line;
   }
   return "fewer lines";
