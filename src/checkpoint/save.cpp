@@ -11,6 +11,7 @@
 #include <llampi_version.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 
 #include "checkpoint/frame.hpp"
@@ -107,7 +108,8 @@ void require_free_space(const Job& job, const fs::path& folder) {
   const auto free = free_bytes(folder);
   const std::int64_t needed = checkpoint_bytes(job.about.tensors, job.about.texts, job.options);
   if (free && needed > *free)
-    throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(*free));
+    throw io::FileError(
+        fmt::format("it needs {}, and {} are free", format_bytes(needed), format_bytes(*free)), ENOSPC);
 }
 
 /// Rank 0: an empty file, if there may be one.
@@ -159,10 +161,11 @@ std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrit
 }
 
 /// What to do about a failure there; empty where only another place helps.
-const char* remedy_for(std::string_view failure) {
-  const auto is = [failure](std::string_view words) { return failure.find(words) != std::string_view::npos; };
-  if (is("o space left") || is("quota") || is("are free")) return "make room there, or ";
-  return is("ermission denied") ? "allow it there, or " : "";
+const char* remedy_for(const UserError& failure) {
+  const auto* const of_file = dynamic_cast<const io::FileError*>(&failure);
+  const int error = of_file != nullptr ? of_file->error_number() : 0;
+  if (error == ENOSPC || error == EDQUOT) return "make room there, or ";
+  return error == EACCES ? "allow it there, or " : "";
 }
 
 /// What the user can mend (a full disk, no permission) is told in one sentence with the remedy.
@@ -180,7 +183,7 @@ void explained(const Job& job, const std::function<void()>& work) {
   } catch (const UserError& error) {
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),
-         .remedy = std::string(remedy_for(error.what())) + job.other_place});
+         .remedy = std::string(remedy_for(error)) + job.other_place});
   }
 }
 

@@ -25,7 +25,8 @@ namespace {
   static constexpr std::array kUsers{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM,        EROFS,  ENOSPC,
                                      EDQUOT, EFBIG,   ELOOP,  ENXIO,  ENAMETOOLONG, EMFILE, ENFILE};
   for (const int users : kUsers) {
-    if (error == users) throw_user_error("{} cannot be {}: {}", output_of(path).string(), action, reason);
+    if (error == users)
+      throw FileError(fmt::format("{} cannot be {}: {}", output_of(path).string(), action, reason), error);
   }
   throw CallError(call, fmt::format("{}: {}", path.string(), reason));
 }

@@ -11,17 +11,29 @@
 #include <string_view>
 #include <utility>
 
+#include "llampi/core/error.hpp"
+
 namespace llampi::io {
 
 /// Of what a path leads to; not_found if there is nothing. @throws UserError where that is not known, as without permission
 std::filesystem::file_type type_of(const std::filesystem::path& path);
 
+/// Of a failure that the user can fix: no permission, no space, no such folder, ...
+class FileError : public UserError {
+ public:
+  FileError(const std::string& message, int error_number) : UserError(message), error_number_(error_number) {}
+  /// As errno has it: ENOSPC, EACCES, ...
+  int error_number() const { return error_number_; }
+
+ private:
+  int error_number_;
+};
+
 /// What became of locking a file.
 enum class Lock : std::uint8_t { locked, taken, unsupported };
 
-/// An open file. Failures that the user can fix (no permission, no space, no such folder, ...) are
-/// UserErrors that name the file, others CallErrors. The destructor closes without a check: sync important
-/// data before.
+/// An open file. Failures that the user can fix are FileErrors that name the file, others CallErrors. The
+/// destructor closes without a check: sync important data before.
 class PosixFile {
  public:
   PosixFile() = default;

@@ -170,6 +170,14 @@ TEST(Disk, ThatIsReadOnlyIsNamed) {
   EXPECT_EQ(pieces.differences(), 0);
 }
 
+TEST(Disk, IsNotCalledFullForWordsOfAPath) {
+  const SharedFolder folder;
+  const fs::path file = folder.path() / ("quota" + std::string(300, 'x') + ".h5");
+  const auto message = message_of<UserError>([&] { save(file, true); });
+  EXPECT_THAT(message, AllOf(HasSubstr("File name too long"), HasSubstr("another place"),
+                             Not(HasSubstr("make room"))));
+}
+
 TEST(Disk, IsNotCalledFullWhereTheFolderIsGone) {
   const SharedFolder folder;
   expect_refusal(folder.path() / "none" / "step.h5", true,

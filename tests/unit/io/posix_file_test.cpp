@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <thread>
 
 #include "llampi/core/error.hpp"
@@ -45,6 +46,21 @@ TEST(PosixFile, SaysWhyItCannotBeRead) {
             (folder / "none").string() + " cannot be read: No such file or directory");
   // It can be opened, and reading it at offset 0 fails with EIO, as on a failing disk.
   EXPECT_THROW(io::read_whole("/proc/self/mem"), CallError);
+}
+
+TEST(PosixFile, SaysWhyToProgramsToo) {
+  const TemporaryFolder folder;
+  const auto error_of = [](const std::filesystem::path& path) {
+    try {
+      io::PosixFile::create(path);
+    } catch (const io::FileError& error) {
+      return error.error_number();
+    }
+    return 0;
+  };
+  EXPECT_EQ(error_of(folder.path()), EISDIR);
+  EXPECT_EQ(error_of(folder / "none" / "file"), ENOENT);
+  EXPECT_EQ(error_of(folder / std::string(300, 'x')), ENAMETOOLONG);
 }
 
 TEST(PosixFile, IsNotCalledMissingWhereNothingIsKnownOfIt) {
