@@ -31,8 +31,8 @@ struct TensorInfo {
 std::int64_t elements_of(const std::vector<std::int64_t>& shape);
 
 /// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory: the device's or the
-/// host's, in float32, bfloat16 or float16. In files they are float32, or moments bfloat16; what is written or read is
-/// rounded to nearest even. What is not float32 in host memory passes through a buffer of a few MiB.
+/// host's, in float32, bfloat16, float16 or int8_blocks. In files they are float32, or moments bfloat16; what is written
+/// or read is rounded to nearest even. What is not float32 in host memory passes through a buffer of a few MiB.
 struct TensorPiece {
   int tensor = 0;  ///< index into the list of tensors
   std::int64_t begin = 0;
@@ -50,7 +50,8 @@ struct TrainingState {
   std::int64_t samples_consumed = 0;
   std::int64_t epoch = 0;
   std::int64_t seed = 0;
-  std::int64_t seq_len = 0;  ///< these four: a resume that differs is refused
+  /// These four: a resume that differs is refused, but for run.resume_with_changes.
+  std::int64_t seq_len = 0;
   std::int64_t global_batch = 0;
   std::int64_t data_tokens = 0;  ///< length of the training file
   bool shuffle = true;

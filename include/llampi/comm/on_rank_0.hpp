@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rank 0 does and finds out for all ranks: files and variables may look different from other nodes.
-// Private to the library.
 #pragma once
 
 #include <functional>

@@ -8,7 +8,7 @@
 
 namespace llampi {
 
-/// What is between separators; behind the last one only if it is not empty, as std::getline() has it.
+/// What is between separators; after the last one only if it is not empty, as std::getline() has it.
 std::vector<std::string> split(std::string_view text, char separator);
 /// The same of lines.
 std::vector<std::string> lines_of(std::string_view text);

@@ -67,6 +67,14 @@ class HostBatch {
       cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
   }
 
+  /// Adds empty segments after the last one until there are `most`. @param values a copy of values() of a batch with `segments`
+  static void pad_segments(std::span<std::int32_t> values, std::int64_t segments, std::int64_t most) {
+    const std::int64_t tokens = (std::ssize(values) - elements(0)) / (elements(1) - elements(0));
+    std::ranges::fill(values.subspan(static_cast<std::size_t>(3 * tokens + segments + 1),
+                                     static_cast<std::size_t>(most - segments)),
+                      static_cast<std::int32_t>(tokens));
+  }
+
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
   std::int64_t kv_len = 0;  ///< see Batch

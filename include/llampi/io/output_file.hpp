@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that a command writes for its user: what they may replace, and under which name they are written.
-// Private to the library. docs/formats.md has the table for users.
+// docs/formats.md has the table for users.
 #pragma once
 
 #include <filesystem>

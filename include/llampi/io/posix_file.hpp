@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain files by descriptor: reads at an offset from any thread, and writes that end up on disk. Private to
-// the library.
+// Plain files by descriptor: reads at an offset from any thread, and writes that end up on disk.
 #pragma once
 
 #include <cstddef>

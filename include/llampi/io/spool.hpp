@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A temporary file that grows at its end. Private to the library.
+// A temporary file that grows at its end.
 #pragma once
 
 #include <cstddef>

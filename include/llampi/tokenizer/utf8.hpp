@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8, as the tokenizers see it. Private to the library.
+// UTF-8, as the tokenizers see it.
 #pragma once
 
 #include <cstddef>

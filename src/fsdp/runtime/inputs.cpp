@@ -36,9 +36,7 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
     arenas.mark_used(room);
     auto* const kept = arenas.at(room).as<std::int32_t>();
     std::copy(values.begin(), values.end(), kept);
-    const std::int64_t tokens = batch.token_count();
-    std::fill(kept + 3 * tokens + batch.segments + 1, kept + 3 * tokens + counts.segments + 1,
-              static_cast<std::int32_t>(tokens));
+    device::HostBatch::pad_segments({kept, values.size()}, batch.segments, counts.segments);
     inputs.push_back({{kept, values.size()}, counts, batch.kv_len});
   }
   return inputs;
