@@ -381,10 +381,7 @@ const EngineOptions& Engine::options() const { return impl_->options; }
 const DeviceMesh& Engine::mesh() const { return impl_->mesh; }
 const CompiledModel& Engine::compiled() const { return impl_->compiled; }
 const Arenas& Engine::memory() const { return impl_->arenas; }
-std::int64_t Engine::replays() const { return impl_->graphs.replays(); }
-std::int64_t Engine::captures() const { return impl_->graphs.captures(); }
-std::int64_t Engine::graph_nodes() const { return impl_->graphs.nodes(); }
-std::int64_t Engine::graphs_without_room() const { return impl_->graphs.without_room(); }
+GraphCounts Engine::graph_counts() const { return impl_->graphs.counts(); }
 
 int Engine::unit_of_bad_gradient() {
   const Tensor maxima = norm_scalars(impl_->at(compiled().persistent().norm_scalars)).unit_maxima;

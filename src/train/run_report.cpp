@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
@@ -145,16 +144,13 @@ void RunReport::describe_memory() {
   const auto& planned = run_.engine->compiled().arena_bytes;
   const auto used = run_.engine->memory().used();
   const std::int64_t resident = comm::max_over_ranks(run_.world, peak_resident_bytes());
-  const auto sum = [](const auto& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  };
   run_.log.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
-                format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
+                format_bytes(fsdp::total(planned)), format_bytes(fsdp::total(used)), format_bytes(resident));
   if (run_.compute.on_gpu()) describe_gpu_memory();
 }
 
 void RunReport::describe_graphs() {
-  if (run_.engine->graphs_without_room() == 0 || std::exchange(has_described_graphs_, true)) return;
+  if (run_.engine->graph_counts().without_room == 0 || std::exchange(has_described_graphs_, true)) return;
   run_.log.info("CUDA graphs: there is no room for that of this step, so steps like it launch each kernel");
 }
 

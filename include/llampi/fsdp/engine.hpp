@@ -16,6 +16,7 @@
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/arenas.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/graph_counts.hpp"
 #include "llampi/fsdp/observer.hpp"
 #include "llampi/fsdp/state_piece.hpp"
 #include "llampi/health/flight_record.hpp"
@@ -107,11 +108,7 @@ class Engine {
   /// After a step whose gradient norm is not finite: the first unit, in the order of the units, of whose
   /// gradient this rank's shard holds a number that is not finite; -1: none.
   int unit_of_bad_gradient();
-  std::int64_t replays() const;      ///< steps that were replays of a captured one
-  std::int64_t captures() const;     ///< times that one was captured
-  std::int64_t graph_nodes() const;  ///< of the captured steps that are kept
-  /// Kinds of steps that are issued every time, because there is no room for their graph.
-  std::int64_t graphs_without_room() const;
+  GraphCounts graph_counts() const;
 
  private:
   struct Impl;

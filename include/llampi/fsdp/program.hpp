@@ -101,6 +101,7 @@ enum class Arena : std::uint8_t { device, host };
 inline constexpr int kArenas = 2;
 const char* to_string(Arena arena);
 using ArenaBytes = std::array<std::int64_t, kArenas>;
+constexpr std::int64_t total(const ArenaBytes& bytes) { return bytes[0] + bytes[1]; }
 
 /// What memory is spent on, in a report. `parameters`: shards and unsharded copies; `optimizer`: masters of
 /// their own and moments; `activations`: what lives between layers, with its gradient; `other`: workspaces,
@@ -339,7 +340,6 @@ struct Program {
   BufferId add(Buffer buffer);
   int size() const { return static_cast<int>(actions.size()); }
   bool empty() const { return actions.empty(); }
-  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
 };
 
 /// Elements [first, second) of the buffer that `part` may mean, on any rank.

@@ -78,8 +78,6 @@ std::int64_t live_length(const Buffer& buffer) {
 struct Placement {
   std::vector<std::int64_t> offsets;  ///< per buffer
   ArenaBytes arena_bytes = {};
-
-  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
 };
 
 /// Persistent buffers in their order, then those of the largest weight first.
@@ -121,7 +119,7 @@ void place(Program& program) {
   const Placement by_area = place_by(program, parts, [](const Buffer& b) {
     return static_cast<double>(b.bytes) * static_cast<double>(live_length(b));
   });
-  const Placement& best = by_area.total_bytes() < by_size.total_bytes() ? by_area : by_size;
+  const Placement& best = total(by_area.arena_bytes) < total(by_size.arena_bytes) ? by_area : by_size;
   program.arena_bytes = best.arena_bytes;
   for (std::size_t i = 0; i < program.buffers.size(); ++i) program.buffers[i].offset = best.offsets[i];
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fsdp/runtime/executor.hpp"
+#include "llampi/fsdp/graph_counts.hpp"
 
 namespace llampi::fsdp {
 
@@ -38,14 +39,7 @@ class StepGraphs {
     captured_.clear();
     issued_.clear();
   }
-  /// Steps that were replays of a captured one.
-  std::int64_t replays() const { return replays_; }
-  /// Times that a step was captured.
-  std::int64_t captures() const { return captures_; }
-  /// Of the graphs that are kept, each on the rank where it has most.
-  std::int64_t nodes() const;
-  /// Kinds of steps whose graph found no room.
-  std::int64_t without_room() const { return without_room_; }
+  GraphCounts counts() const { return {replays_, captures_, nodes(), without_room_}; }
 
  private:
   struct CapturedStep {
@@ -57,6 +51,7 @@ class StepGraphs {
   /// The graph of these counts, as the last of those that are kept. False: there is no room for it.
   bool capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
   bool make_room(std::int64_t nodes);
+  std::int64_t nodes() const;
 
   device::Device& device_;
   comm::World& world_;

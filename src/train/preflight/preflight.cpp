@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -67,10 +66,6 @@ fs::path temporary_folder(const Config& config) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
   return io::temporary_beside(folder / "check");
-}
-
-std::int64_t sum_of(const fsdp::ArenaBytes& bytes) {
-  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
 /// The first line of `text` that `usual` does not have.
@@ -457,7 +452,8 @@ bool Preflight::check_replicas() {
 /// The largest figures over the ranks.
 void Preflight::check_memory() {
   auto& figures = figures_;
-  std::int64_t bytes[] = {sum_of(run_.engine->compiled().arena_bytes), sum_of(run_.engine->memory().used()),
+  std::int64_t bytes[] = {fsdp::total(run_.engine->compiled().arena_bytes),
+                          fsdp::total(run_.engine->memory().used()),
                           run_.compute.on_gpu() ? run_.compute.gpu_bytes_in_use() : peak_resident_bytes()};
   const auto used = comm::all_gather_value(run_.world, bytes[1] > bytes[0]);
   run_.world.max(bytes);

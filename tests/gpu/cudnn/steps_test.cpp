@@ -101,8 +101,8 @@ class PackedSteps : public ::testing::Test {
     }
     EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
     outcome.launches = emulator::take_attention_launches();
-    outcome.replays = run.engine().replays();
-    outcome.captures = run.engine().captures();
+    outcome.replays = run.engine().graph_counts().replays;
+    outcome.captures = run.engine().graph_counts().captures;
     return outcome;
   }
 

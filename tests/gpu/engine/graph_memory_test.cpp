@@ -28,9 +28,9 @@ TEST_P(GraphMemory, ThatOneRankLacksLetsAllIssueTheirSteps) {
   if (last) emulator::limit_graphs(10, GetParam());
   std::vector<double> losses;
   for (int t = 1; t <= 3; ++t) losses.push_back(run.step(run.inputs(t)).loss);
-  EXPECT_EQ(run.engine().replays(), 0);
-  EXPECT_EQ(run.engine().captures(), 1);
-  EXPECT_EQ(run.engine().graphs_without_room(), 1);
+  EXPECT_EQ(run.engine().graph_counts().replays, 0);
+  EXPECT_EQ(run.engine().graph_counts().captures, 1);
+  EXPECT_EQ(run.engine().graph_counts().without_room, 1);
 
   TrainingRun issued(test_world(), fixture, {.machine = &machine});
   for (int t = 1; t <= 3; ++t) EXPECT_EQ(issued.step(issued.inputs(t)).loss, losses[t - 1]) << "step " << t;

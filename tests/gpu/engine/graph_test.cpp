@@ -59,10 +59,10 @@ class GpuGraph : public ::testing::Test {
       trajectory.losses.push_back(result.loss);
       trajectory.grad_norms.push_back(result.grad_norm);
     }
-    EXPECT_EQ(run.engine().replays(), options.graph ? replays : 0);
-    EXPECT_LE(run.engine().graph_nodes(), options.graph_nodes);
-    nodes_ = run.engine().graph_nodes();
-    without_room_ = run.engine().graphs_without_room();
+    EXPECT_EQ(run.engine().graph_counts().replays, options.graph ? replays : 0);
+    EXPECT_LE(run.engine().graph_counts().nodes, options.graph_nodes);
+    nodes_ = run.engine().graph_counts().nodes;
+    without_room_ = run.engine().graph_counts().without_room;
     EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
     trajectory.final_parameters = whole_parameters(test_world(), run.device(), run.engine());
     return trajectory;

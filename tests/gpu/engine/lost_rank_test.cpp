@@ -20,7 +20,7 @@ std::string error_of_last_step(bool graph) {
   Machine machine{gpu, *host, world};
   TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
   for (int t = 1; t <= 2; ++t) run.step(t);
-  EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
+  EXPECT_EQ(run.engine().graph_counts().replays, graph ? 1 : 0);
   const auto inputs = run.inputs(3);
   emulator::set_stream_order(emulator::StreamOrder::lazy);  // the host comes to wait before the GPU is done
   emulator::lose_a_rank();

@@ -84,7 +84,7 @@ class GpuSnapshot : public ::testing::Test {
       EXPECT_TRUE(contents_of(snapshot) == expected) << "round " << round;
       EXPECT_FALSE(state_of(engine) == expected) << "the step has changed it since";
     }
-    EXPECT_EQ(engine.replays(), replays);
+    EXPECT_EQ(engine.graph_counts().replays, replays);
     EXPECT_EQ(engine.memory().used(), engine.compiled().arena_bytes) << "the plan is exact";
   }
 

@@ -31,7 +31,7 @@ class HostWaits : public ::testing::Test {
       run.step(inputs);
       result.push_back(emulator::take_host_waits());
     }
-    EXPECT_EQ(run.engine().replays(), steps - 1);
+    EXPECT_EQ(run.engine().graph_counts().replays, steps - 1);
     return result;
   }
 };

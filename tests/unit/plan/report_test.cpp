@@ -124,7 +124,7 @@ TEST(Report, HasTheCompiledArenas) {
                 }));
     }
     EXPECT_EQ(report.memory.total().planned, compiled.arena_bytes[0] + compiled.arena_bytes[1]);
-    EXPECT_EQ(report.memory.total().step, compiled.step.total_bytes());
+    EXPECT_EQ(report.memory.total().step, fsdp::total(compiled.step.arena_bytes));
     EXPECT_EQ(bytes_of(report.memory.purposes),
               bytes_of(compiled.step, [](const fsdp::Buffer&) { return true; }));
   }
