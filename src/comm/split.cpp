@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "comm/reducible.hpp"
+#include "comm/operands.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/integers.hpp"

@@ -7,6 +7,7 @@
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/exchange_levels.hpp"
 #include "comm/mpi/tree_order.hpp"
+#include "comm/operands.hpp"
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
@@ -213,8 +214,7 @@ std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step
 }
 
 std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
-  require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
-          "all_gather: whole is not `size` shards");
+  require_all_gather(shard, whole, size());
   if (size() > 1) return issue_on(stream, all_gather_steps(endpoints(stream), row(shard), row(whole)));
   Step gather;
   gather.finish = [=] {
@@ -226,8 +226,7 @@ std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::S
 
 std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                Tensor workspace, device::Stream stream) {
-  require_reducible(whole.dtype, shard.dtype);
-  require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
+  require_reduce_scatter(whole, shard, size());
   require(workspace.bytes() >= reduce_scatter_workspace(whole.elements(), size(), whole.dtype),
           "reduce_scatter: workspace too small");
   if (size() > 1) {
@@ -242,12 +241,7 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accum
 std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                            Tensor workspace, device::Stream stream) {
   const std::int64_t elements = values.elements();
-  const bool in_place = result.data == values.data && elements > 0;
-  require_reducible(values.dtype, result.dtype);
-  require(result.elements() == elements, "all_reduce: result is not like values");
-  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
-  require(!in_place || (accumulate == Accumulate::no && result.dtype == values.dtype),
-          "all_reduce: values added to themselves, or widened in their place");
+  require_all_reduce(values, result, op, accumulate);
   require(workspace.bytes() >= all_reduce_workspace(elements, size(), values.dtype),
           "all_reduce: workspace too small");
   if (size() == 1) {

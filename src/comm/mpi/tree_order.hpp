@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "comm/reducible.hpp"
+#include "comm/operands.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "comm/nccl/nccl_work.hpp"
-#include "comm/reducible.hpp"
+#include "comm/operands.hpp"
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
@@ -291,8 +291,7 @@ std::unique_ptr<Work> NcclGroup::work(const CollectiveLabel& label) {
 }
 
 std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
-  require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
-          "all_gather: whole is not `size` shards");
+  require_all_gather(shard, whole, size());
   const CollectiveLabel label{"all_gather", shard.elements(), shard.dtype, stream};
   issue(label, {.kind = Collective::Kind::all_gather,
                 .send = shard.data,
@@ -305,8 +304,7 @@ std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::
 
 std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                 Tensor workspace, device::Stream stream) {
-  require_reducible(whole.dtype, shard.dtype);
-  require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
+  require_reduce_scatter(whole, shard, size());
   require_kernel(whole, shard, accumulate);
   const CollectiveLabel label{"reduce_scatter", shard.elements(), whole.dtype, stream};
   if (is_summed_here(whole.dtype, ReduceOp::sum)) {
@@ -327,12 +325,7 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accu
 
 std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                             Tensor workspace, device::Stream stream) {
-  const bool in_place = result.data == values.data && values.elements() > 0;
-  require_reducible(values.dtype, result.dtype);
-  require(result.elements() == values.elements(), "all_reduce: result is not like values");
-  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
-  require(!in_place || is_direct(values, result, accumulate),
-          "all_reduce: values added to themselves, or widened in their place");
+  require_all_reduce(values, result, op, accumulate);
   require_kernel(values, result, accumulate);
   const CollectiveLabel label{"all_reduce", values.elements(), values.dtype, stream};
   if (is_summed_here(values.dtype, op)) {
