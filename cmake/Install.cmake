@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `make install` puts beside the program so that other programs can use the parts as a library: headers, static libraries, the
 # CMake package `llampi` and llampi.pc. llampi::llampi is all of it; llampi::fsdp and so on are single parts, with those below them.
-set(LLAMPI_LIBRARY_PARTS core io device comm health model optim fsdp tokenizer data checkpoint plan selfcheck infer train measure report)
+get_property(LLAMPI_LIBRARY_PARTS GLOBAL PROPERTY LLAMPI_PARTS) # each after those that it uses
+list(REMOVE_ITEM LLAMPI_LIBRARY_PARTS cli)
 set(llampi_package ${CMAKE_INSTALL_LIBDIR}/cmake/llampi)
 
 add_library(llampi_library INTERFACE)

@@ -17,6 +17,7 @@ function(llampi_part name)
   endif()
   llampi_part_headers(${name} USES ${ARG_USES})
   add_library(llampi_${name} STATIC ${ARG_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY LLAMPI_PARTS ${name})
   # An installed part has one include folder with the headers of all (cmake/Install.cmake).
   target_link_libraries(llampi_${name} PUBLIC $<BUILD_INTERFACE:llampi_${name}_headers> fmt::fmt
                         PRIVATE $<BUILD_INTERFACE:llampi_${name}_private> ${ARG_LIBRARIES})

@@ -55,13 +55,11 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   if (keeps_dp && !decides_room) options.batch.attention_room = o.attention_workspace << 20;
   if (o.logits_workspace >= 0) options.batch.logits_bytes = o.logits_workspace << 20;
   const int local_ranks = world.topology().local_ranks;
-  std::int64_t lacking[] = {-machine.device().available_bytes(local_ranks),
-                            -machine.host->available_bytes(local_ranks)};
-  world.max(std::span(lacking));
-  const fsdp::AvailableMemory available{.backend = world.backend(),
-                                        .one_memory = !machine.gpu,
-                                        .on_device = -lacking[0],
-                                        .on_host = -lacking[1]};
+  std::int64_t bytes[] = {machine.device().available_bytes(local_ranks),
+                          machine.host->available_bytes(local_ranks)};
+  comm::min_over_ranks(world, bytes);
+  const fsdp::AvailableMemory available{
+      .backend = world.backend(), .one_memory = !machine.gpu, .on_device = bytes[0], .on_host = bytes[1]};
   const auto mesh = fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, 0);
   return fsdp::decide_what_fits(
       fsdp::make_fit_question(model, options, mesh, machine.device().sizes(), available),

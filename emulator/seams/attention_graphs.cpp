@@ -12,6 +12,7 @@
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/kernels.cuh"
 #include "emulator/streams.hpp"
+#include "llampi/core/elements.hpp"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;
@@ -282,7 +283,7 @@ namespace llampi::device::cuda {
 CudnnGraph::CudnnGraph(const CudnnGpu&, const CudnnProblem& problem, bool deterministic,
                        std::int64_t workspace_bytes)
     : graph_(std::make_shared<cudnn_frontend::graph::Graph>()) {
-  require(problem.dtype == DType::bfloat16 || problem.dtype == DType::float16, "a dtype that cuDNN has not");
+  require(is_half(problem.dtype), "a dtype that cuDNN has not");
   require(problem.ragged || problem.batch * problem.longest == problem.tokens, "tokens of no sequence");
   graph_->problem = problem;
   emulator::built.push_back(problem);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing a Hugging Face folder's weights.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <regex>

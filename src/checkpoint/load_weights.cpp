@@ -45,7 +45,8 @@ void read_pieces(device::Runtime& device, const WeightsSource& source, const std
   }
 }
 
-/// The next part of a tensor, from rank 0 to all, as float32. Collective.
+/// The next part of a tensor, from rank 0 to all, as float32; comm::bytes_from_rank_0() would copy each part several times more.
+/// Collective.
 /// @throws on all ranks, as comm::on_rank_0() does, if it could not be read
 std::string share_part(comm::World& world, const WeightsSource& source, int tensor, std::int64_t begin,
                        std::int64_t elements) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/option_table.hpp"
 
+#include <algorithm>
+
 #include "cli/config_values.hpp"
 #include "cli/device_options.hpp"
 
@@ -443,6 +445,11 @@ std::vector<plan::TunedKey> changed_keys(const train::Config& before, const trai
     if (value != old) changed.push_back({table[i].key, value, old});
   }
   return changed;
+}
+
+bool are_kept(const std::set<std::string>& keys, const train::Config& before, const train::Config& after) {
+  return std::ranges::none_of(changed_keys(before, after),
+                              [&](const plan::TunedKey& changed) { return keys.contains(changed.key); });
 }
 
 }  // namespace llampi::cli

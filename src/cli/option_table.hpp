@@ -3,6 +3,8 @@
 // resolved configuration are all readings of it.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "cli/option.hpp"
@@ -17,5 +19,7 @@ std::vector<Option> option_table(train::Config& config);
 
 /// Keys with other values than they had.
 std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after);
+/// Whether none of these keys is among them.
+bool are_kept(const std::set<std::string>& keys, const train::Config& before, const train::Config& after);
 
 }  // namespace llampi::cli

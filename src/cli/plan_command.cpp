@@ -354,14 +354,10 @@ int plan_command(const Arguments& arguments) {
   if (request.tune) {
     const auto figures =
         figures_with_warnings(request, config, machine, train::nodes_of_ranks(request.shape), log);
-    const auto keeps = [&](const train::Config& other) {
-      return std::ranges::none_of(changed_keys(config, other),
-                                  [&](const auto& changed) { return above_file.contains(changed.key); });
-    };
     return report_tuning(request,
                          {.config = config,
                           .kept = above_file,
-                          .keeps = keeps,
+                          .keeps = [&](const auto& other) { return are_kept(above_file, config, other); },
                           .name_of = key_of,
                           .shape = request.shape,
                           .machine = machine,

@@ -252,7 +252,7 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   if (sum_order_problem(step_shape(options, mesh), options.precision, q.backend, options.reduction))
     return std::nullopt;
   const auto arena_bytes = compile_model(q.model, options, mesh, q.sizes, q.backend).arena_bytes;
-  if (!q.fits(arena_bytes, mesh)) return std::nullopt;
+  if (!q.fits(arena_bytes, mesh, options)) return std::nullopt;
   return FittingRun{together(changes), ranks, std::move(options), arena_bytes};
 }
 

@@ -53,7 +53,7 @@ CompiledLevel fitting_level(const FitQuestion& question, int offloaded = 0) {
   for (;; ++enough) {
     options.checkpointing = levels[enough];
     CompiledModel compiled = question.compile(options);
-    const bool fits = question.fits(compiled.arena_bytes, question.mesh);
+    const bool fits = question.fits(compiled.arena_bytes, question.mesh, options);
     if (fits || enough + 1 == levels.size()) return {levels[enough], std::move(compiled), fits};
   }
 }
@@ -94,7 +94,7 @@ int blocks_to_offload(const FitQuestion& question) {
   int blocks = 1 + static_cast<int>(spare / seconds_of_host_copy(static_cast<double>(copied)));
   blocks = std::min(blocks, blocks_of(question.model));
   const auto host_holds = [&](int count) {
-    return question.fits({0, compiled.arena_bytes[1] + (count - 1) * of_block}, question.mesh);
+    return question.fits({0, compiled.arena_bytes[1] + (count - 1) * of_block}, question.mesh, options);
   };
   while (blocks > 0 && !host_holds(blocks)) --blocks;
   return blocks;
@@ -181,9 +181,8 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
 
 FitQuestion make_fit_question(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
                               const device::OperationSizes& sizes, const AvailableMemory& memory) {
-  const auto fits = [memory, options](const ArenaBytes& arena_bytes, const DeviceMesh& in_mesh) {
-    return memory.holds(arena_bytes, in_mesh, options);
-  };
+  const auto fits = [memory](const ArenaBytes& arena_bytes, const DeviceMesh& in_mesh,
+                             const EngineOptions& with) { return memory.holds(arena_bytes, in_mesh, with); };
   return {model, options, mesh, sizes, memory.backend, fits};
 }
 
@@ -191,7 +190,9 @@ CompiledModel FitQuestion::compile(const EngineOptions& with) const {
   return compile_model(model, with, mesh, sizes, backend);
 }
 
-bool FitQuestion::fits_with(const EngineOptions& with) const { return fits(compile(with).arena_bytes, mesh); }
+bool FitQuestion::fits_with(const EngineOptions& with) const {
+  return fits(compile(with).arena_bytes, mesh, with);
+}
 
 std::int64_t fitting_attention_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/threads.hpp"

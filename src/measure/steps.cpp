@@ -13,7 +13,6 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
-#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/on_rank_0.hpp"

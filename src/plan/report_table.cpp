@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <sstream>
 
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/plan/report.hpp"
 
@@ -16,8 +16,7 @@ constexpr int kColumn = 15, kColumns = 3 * kColumn;  ///< of a table: one of byt
 
 std::string indented(const std::string& text) {
   std::string result;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) result += "  " + line + "\n";
+  for (const auto& line : lines_of(text)) result += "  " + line + "\n";
   return result;
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/core/clock.hpp"

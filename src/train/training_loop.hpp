@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "llampi/comm/first_failure.hpp"

@@ -18,16 +18,16 @@ struct FitQuestion {
   const model::Model& model;
   EngineOptions options;
   const DeviceMesh& mesh;               ///< of the options' strategy
-  const device::OperationSizes& sizes;  ///< alike on all ranks, which must decide alike
+  const device::OperationSizes& sizes;  ///< the same on all ranks, so that all decide the same
   comm::Backend backend = comm::Backend::mpi;
-  /// Whether arenas of this size would fit on the ranks of this mesh.
-  std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& mesh)> fits;
+  /// Whether arenas of this size would fit on the ranks of this mesh, with what else these options take.
+  std::function<bool(const ArenaBytes& arena_bytes, const DeviceMesh& mesh, const EngineOptions& with)> fits;
 
   /// With other options on the same ranks.
   CompiledModel compile(const EngineOptions& with) const;
   bool fits_with(const EngineOptions& with) const;
 };
-/// Whether it fits in this memory. Communicators and graphs are those of `options`, whatever others are asked for later.
+/// Whether it fits in this memory.
 FitQuestion make_fit_question(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
                               const device::OperationSizes& sizes, const AvailableMemory& memory);
 

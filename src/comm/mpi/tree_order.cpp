@@ -209,7 +209,7 @@ void sum_to_halves(const RankRows& contributions, std::uint16_t* upper, std::uin
       lower[begin + i] = static_cast<std::uint16_t>(bits);
     }
   };
-  require(is_half(contributions.dtype), "halves of sums that are not narrow");
+  require(is_half(contributions.dtype), "halves of sums that are not of 16 bits");
   if (contributions.dtype == DType::bfloat16) {
     for_each_block<Bfloat16>(contributions, Sum(), split);
   } else {

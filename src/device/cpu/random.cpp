@@ -5,6 +5,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "llampi/core/elements.hpp"
 
 namespace llampi::device {
 
@@ -21,7 +22,7 @@ void CpuDevice::execute(const op::RandomNormal& o) {
     });
     return;
   }
-  if (o.out.dtype != DType::bfloat16 && o.out.dtype != DType::float16)
+  if (!is_half(o.out.dtype))
     throw Error(fmt::format("this device has no kernels for random numbers in {}", to_string(o.out.dtype)));
   const auto narrow = o.out.dtype == DType::bfloat16 ? kernels_.to_bfloat16 : kernels_.to_float16;
   auto* const out = halves(o.out);

@@ -23,6 +23,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/cudnn_scratch.hpp"
 #include "device/cuda/ragged.hpp"
+#include "llampi/core/elements.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device::cuda {
@@ -289,8 +290,7 @@ class GraphAttention final : public CudnnAttention {
 
   /// An empty text, or why cuDNN is not asked for this: what an operation is as a whole.
   std::string why_unsuitable(const CudnnProblem& problem) const {
-    if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16)
-      return fmt::format("{} is not its dtype", to_string(problem.dtype));
+    if (!is_half(problem.dtype)) return fmt::format("{} is not its dtype", to_string(problem.dtype));
     if (problem.longest < 2) return "documents of one token";
     const std::size_t version = cudnnGetVersion();
     if (problem.ragged && (!takes_documents(gpu_.compute_capability / 10) || version < kOldestForDocuments))

@@ -130,7 +130,9 @@ TEST_F(Fit, AdvisesToDivideTheStateAndToRecompute) {
   ASSERT_GT(arena(recomputed), most);
   ASSERT_GT(arena(full), most);
   mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 2);
-  const auto fits = [&](const ArenaBytes& bytes, const DeviceMesh&) { return bytes[0] <= most; };
+  const auto fits = [&](const ArenaBytes& bytes, const DeviceMesh&, const EngineOptions&) {
+    return bytes[0] <= most;
+  };
   const auto sizes = device::make_cpu_sizes(1);
   const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
   ASSERT_TRUE(found);
@@ -145,7 +147,9 @@ TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
   options_.shard_group_size = 2;
   options_.shard_optimizer_over_replicas = options_.all_reduce_stream = true;
   mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 2);
-  const auto fits = [](const auto&, const DeviceMesh& mesh) { return mesh.replica_count() == 1; };
+  const auto fits = [](const auto&, const DeviceMesh& mesh, const EngineOptions&) {
+    return mesh.replica_count() == 1;
+  };
   const auto sizes = device::make_cpu_sizes(1);
   const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
   ASSERT_TRUE(found);
@@ -165,7 +169,7 @@ TEST_F(Fit, AdvisesSmallerUnitsWhereOnlyTheyMakeItFit) {
   mesh_ = make_device_mesh(options_.strategy, {0, 0, 0, 0}, 0);
   const auto sizes = device::make_cpu_sizes(1);
   const auto advised = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh& mesh) {
+    const auto fits = [&](const auto& arenas, const DeviceMesh& mesh, const EngineOptions&) {
       return sum(arenas) <= bytes && mesh.shard_count() == 4;
     };
     const auto found = find_fit({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits});
@@ -209,7 +213,9 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
     return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto room_in = [&](std::int64_t arena_bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return arenas[0] <= arena_bytes;
+    };
     return fitting_attention_room({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, all);
   };
   ASSERT_LT(arena_with(all / 4), arena_with(all));
@@ -255,7 +261,9 @@ TEST_F(Fit, DividesMemoryBetweenAttentionAndActivations) {
   std::set<std::int64_t> rooms;
   for (int part = 0; part <= 10; ++part) {
     const std::int64_t bytes = least + (enough - least) * part / 10;
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return arenas[0] <= bytes;
+    };
     const auto added = [&](const EngineOptions& options) {
       const auto compiled = compile_model(*long_model, options, mesh_, *sizes, comm::Backend::nccl);
       EXPECT_LE(compiled.arena_bytes[0], bytes);
@@ -312,7 +320,9 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
   std::set<std::string> recomputed;
   for (int part = 0; part <= 10; ++part) {
     const std::int64_t bytes = least + (enough - least) * part / 10;
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return arenas[0] <= bytes;
+    };
     const EngineOptions chosen =
         decide_what_fits({*model, options_, mesh_, *sizes, comm::Backend::nccl, fits},
                          {.checkpointing = true, .micro_batch = true});
@@ -329,7 +339,7 @@ TEST_F(Fit, ChoosesMicroBatchesAndRecomputationTogether) {
     }
   }
   // Where nothing fits, what needs least is advised.
-  const auto never = [](const auto&, const DeviceMesh&) { return false; };
+  const auto never = [](const auto&, const DeviceMesh&, const EngineOptions&) { return false; };
   const EngineOptions chosen = decide_what_fits({*model, options_, mesh_, *sizes, comm::Backend::nccl, never},
                                                 {.checkpointing = true, .micro_batch = true});
   EXPECT_EQ(chosen.batch.sequences, 1);
@@ -364,7 +374,9 @@ TEST_F(Fit, ComputesAllLogitsOfAMicroBatchAtOnceIfTheyFit) {
     return compile_model(*model_, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto logits_in = [&](std::int64_t arena_bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return arenas[0] <= arena_bytes;
+    };
     return decide_what_fits({*model_, options_, mesh_, *sizes, comm::Backend::nccl, fits}, {.logits = true})
         .batch.logits_bytes;
   };
@@ -385,7 +397,9 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
     return sum(arenas(options));
   };
   const auto chosen = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return sum(arenas) <= bytes;
+    };
     return to_string(fitting_checkpointing({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits}));
   };
   for (const char* text : {"none", "selective 1, none", "selective", "feed_forward 2, selective",
@@ -490,7 +504,7 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
     return compile_model(model, options, mesh_, *sizes, comm::Backend::nccl).arena_bytes;
   };
   const auto chosen = [&](const model::Model& model, std::int64_t device_bytes, std::int64_t host_bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) {
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
       return arenas[0] <= device_bytes && arenas[1] <= host_bytes;
     };
     const auto kept = fitting_activations({model, options_, mesh_, *sizes, comm::Backend::nccl, fits}, true);
@@ -548,7 +562,9 @@ TEST_F(Fit, AutoFitsWheneverOneOfTheLevelsDoes) {
     std::set<std::string> chosen;
     for (int part = 0; part <= 20; ++part) {
       const std::int64_t bytes = least + (most - least) * part / 20;
-      const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+      const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+        return arenas[0] <= bytes;
+      };
       const FitQuestion question{*model, options_, mesh_, *sizes, comm::Backend::nccl, fits};
       const KeptActivations kept = fitting_activations(question, true);
       EXPECT_TRUE(kept.fits) << layers << " layers, " << part;
@@ -577,7 +593,9 @@ TEST_F(Fit, ResidualsGoToTheHostWhereNothingElseFits) {
     return compile_model(*deep, options, mesh_, *sizes).arena_bytes[0];
   };
   const auto chosen = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return arenas[0] <= bytes;
+    };
     return fitting_activations({*deep, options_, mesh_, *sizes, comm::Backend::mpi, fits}, true);
   };
   ASSERT_LT(device_bytes(true), device_bytes(false));
@@ -598,7 +616,9 @@ TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {
     return sum(arenas(options));
   };
   const auto chosen = [&](std::int64_t bytes, std::int64_t enough) {
-    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&, const EngineOptions&) {
+      return sum(arenas) <= bytes;
+    };
     return fitting_micro_batch({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits}, enough);
   };
   const std::int64_t length = options_.batch.seq_len, any = 1000 * length;

@@ -52,13 +52,9 @@ class PlanTuning : public ::testing::Test {
     figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(shape_));
   }
   plan::TunedConfig tuned() const {
-    const auto keeps = [&](const Config& other) {
-      return std::ranges::none_of(changed_keys(config_, other),
-                                  [&](const auto& changed) { return kept_.contains(changed.key); });
-    };
     return plan::tune_config({.config = config_,
                               .kept = kept_,
-                              .keeps = keeps,
+                              .keeps = [&](const Config& other) { return are_kept(kept_, config_, other); },
                               .name_of = key_of,
                               .shape = shape_,
                               .machine = machine_,
