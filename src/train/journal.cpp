@@ -29,6 +29,10 @@ bool Journal::open_folder(const std::string& run_text, const JobStart& start) {
   return folder_->metrics().ends_with_step(start.step);
 }
 
+void Journal::restore_metrics(std::int64_t last_step) const {
+  folder_->restore_metrics(last_step, log_, config_.checkpoint.fallback_dir);
+}
+
 void Journal::begin(std::int64_t start_step, std::int64_t total_steps) {
   start_step_ = start_step;
   standing_.total_steps = total_steps;

@@ -28,6 +28,8 @@ class Journal {
   /// @param run_text for config.ini
   /// @returns whether metrics.jsonl ends with the training of the step that the run continues after
   bool open_folder(const std::string& run_text, const JobStart& start);
+  /// Of a run that is finished, in place of open_folder(): RunFolder::restore_metrics().
+  void restore_metrics(std::int64_t last_step) const;
   /// Of this job: the step of the checkpoint that it continues from (0: none), and the run's last one.
   void begin(std::int64_t start_step, std::int64_t total_steps);
   /// Null but on rank 0.

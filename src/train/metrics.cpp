@@ -138,7 +138,8 @@ void MetricsFile::restore(const std::filesystem::path& fallback, std::int64_t la
     sync();
     remove_spilled_metrics(fallback, last_step);
   } catch (const UserError& error) {
-    log.warning("{}; lines that are only in {} stay there, and in memory", error.what(), fallback.string());
+    log.warning("{}; lines that are only in {} stay there until they can be written", error.what(),
+                fallback.string());
   }
 }
 

@@ -133,6 +133,12 @@ void open_folder(OpenRun& run, const TunedRun& choices) {
   run.owes_evaluation = run.owes_evaluation && run.due(run.config.train.eval_every, run.state.step);
 }
 
+/// What the job that finished the run had no room for, or did not see any more.
+void tidy_finished_run(OpenRun& run) {
+  comm::on_rank_0(run.world, [&] { run.journal.restore_metrics(run.start.step); });
+  run.stopping.remove_file(run.log);
+}
+
 void describe(OpenRun& run) {
   if (run.config.log.trace && run.config.log.trace->first > run.total_steps)
     run.log.warning("log.trace begins at step {}, after the last step {}: there will be no trace",
@@ -155,7 +161,10 @@ std::optional<Outcome> open_run(OpenRun& run) {
   }
   comm::on_rank_0(run.world, [&] { run.journal.open_prometheus(); });
   run.choose_start();
-  if (run.start.finished) return Outcome::done;
+  if (run.start.finished) {
+    tidy_finished_run(run);
+    return Outcome::done;
+  }
   run.check_weights();
 
   run.open_compute();

@@ -140,6 +140,17 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }
 
+void RunFolder::restore_metrics(std::int64_t last_step, const Log& log, const std::string& fallback_dir) const
+    try {
+  if (!locked_) return;
+  for (const fs::path& fallback : fallback_folders(folder_, fallback_dir)) {
+    if (!list_spilled_metrics(fallback).contains(last_step)) continue;
+    MetricsFile(folder_ / "metrics.jsonl", last_step, log).restore(fallback, last_step, log);
+  }
+} catch (const Error& error) {
+  log.warning("lines of metrics.jsonl stay in checkpoint.fallback_dir: {}", error.what());
+}
+
 /// The lines of steps after `last_step`, if the checkpoints of those are gone: nothing else is left of them.
 void RunFolder::keep_metrics_of_lost_steps(const fs::path& metrics, std::int64_t last_step,
                                            const Log& log) const {

@@ -41,6 +41,9 @@ class RunFolder {
   /// @throws UserError if it cannot be written, or if another job has made it meanwhile
   void open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log = {},
             const std::string& fallback_dir = {});
+  /// Of a run that is finished: appends the lines of metrics.jsonl that went to a fallback folder with the checkpoint of its
+  /// last step. What cannot be written stays where it is, with a warning. Nothing else is changed, and nothing opened.
+  void restore_metrics(std::int64_t last_step, const Log& log, const std::string& fallback_dir) const;
   bool is_open() const { return history_ != nullptr; }
   // Once it is open:
   MetricsFile& metrics() { return *metrics_; }

@@ -234,8 +234,11 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   }
   run_.log.warning(
       "the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}. The same command "
-      "continues from it",
-      job.state.step, elsewhere.file.string(), run_.config.run.dir);
+      "continues from it{}",
+      job.state.step, elsewhere.file.string(), run_.config.run.dir,
+      spilled ? fmt::format(", and appends the lines in {} to metrics.jsonl",
+                            spilled_metrics(folder, job.state.step).string())
+              : "");
   tell_of_untidiness(elsewhere.tidy(run_.world));
   if (spilled)
     remove_spilled_metrics(folder, job.state.step - 1);  // the lines of older ones are in this one, too

@@ -176,6 +176,25 @@ TEST_F(Train, LinesOfMetricsThatAreElsewhereReturnWithTheCheckpointThere) {
   EXPECT_TRUE(spilled().empty());
 }
 
+TEST_F(Train, LinesOfMetricsThatAreElsewhereReturnToARunThatIsComplete) {
+  run(config("whole"));
+  Config c = config("spilled");
+  c.checkpoint.async = false;
+  c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+  const fs::path kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+  ASSERT_EQ(run(c, at_step(5, 0, [&] { fill_the_disk_of(fs::path(c.run.dir) / "metrics.jsonl"); })),
+            Outcome::done);
+  EXPECT_TRUE(logged("make room in " + c.run.dir +
+                     ". The same command continues from it, and appends the lines in " +
+                     spilled_metrics(kept, 12).string() + " to metrics.jsonl"));
+  EXPECT_LT(metrics("spilled").size(), 12U);
+  world().barrier();
+  ASSERT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("run already complete"));
+  EXPECT_EQ(curve("spilled"), curve("whole"));
+  EXPECT_TRUE(list_spilled_metrics(kept).empty());
+}
+
 TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {
   const Config whole = config("whole");
   run(whole);

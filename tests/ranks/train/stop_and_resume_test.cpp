@@ -219,8 +219,10 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   EXPECT_TRUE(logged("continues from its own newest"));
   EXPECT_EQ(metrics("b").size(), 8U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+  if (world().rank() == 0) std::ofstream(folder_ / "b/stop") << "";
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("run already complete"));
+  EXPECT_FALSE(fs::exists(folder_ / "b/stop")) << "it would stop a longer run";
 }
 
 TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {

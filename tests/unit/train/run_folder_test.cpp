@@ -145,6 +145,34 @@ TEST(RunFolder, KeepsTheMetricsOfARunWhoseCheckpointsAreGone) {
   }
 }
 
+// Which went elsewhere with the checkpoint of its last step; where there still is no room, another time.
+TEST(RunFolder, OfAFinishedRunGetsItsMetrics) {
+  const TemporaryFolder folder, elsewhere;
+  const fs::path fallback = fallback_folder(folder.path(), elsewhere.path()),
+                 metrics = folder / "metrics.jsonl", spilled = fallback / "metrics-to-00000002.jsonl";
+  opened(folder.path(), "[run]\n");
+  fs::create_directories(fallback);
+  const std::string one = "{\"step\": 1, \"loss\": 2}\n", two = "{\"step\": 2, \"loss\": 1}\n";
+  write(metrics, one + "{\"st");
+  write(spilled, two);
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const auto restore = [&](std::int64_t step) {
+    RunFolder(folder.path(), log, 0.2).restore_metrics(step, log, elsewhere.path());
+    return io::read_whole(metrics);
+  };
+  EXPECT_EQ(restore(3), one + "{\"st") << "those are of another checkpoint";
+  {
+    RunFolder run(folder.path(), log, 0.2);
+    const FullDisk full;
+    run.restore_metrics(2, log, elsewhere.path());
+  }
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("lines that are only in " + fallback.string() + " stay there")));
+  EXPECT_TRUE(fs::exists(spilled));
+  EXPECT_EQ(restore(2), one + two);
+  EXPECT_FALSE(fs::exists(spilled));
+}
+
 // Of a run that was, whose lines would return to the metrics of the next one.
 TEST(RunFolder, PutsLinesElsewhereAsideWhereARunBegins) {
   const TemporaryFolder folder, elsewhere;
