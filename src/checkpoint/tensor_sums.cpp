@@ -2,6 +2,7 @@
 // Checksums of the tensors of a model, by which adapters name their base.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "checkpoint/node_ranks.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -12,6 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/block_sums.hpp"
 
 namespace llampi::checkpoint {
@@ -79,17 +81,17 @@ std::unique_ptr<WeightsSource> merge_checked(comm::World& world, std::unique_ptr
                                              Adapter adapter) {
   if (!adapter.info.base_sums.empty()) {
     const TensorSums found = sums_of_source(world, *base);
-    comm::agree(world, [&] {
-      require_same_base(found, adapter.info.base_sums, base->path().string(), adapter.path.string());
-    });
+    comm::agree(
+        world, [&] { require_same_base(found, adapter.info, base->path().string(), adapter.path.string()); });
   }
   std::unique_ptr<WeightsSource> merged;
   comm::agree(world, [&] { merged = merge(std::move(base), std::move(adapter)); });
   return merged;
 }
 
-void require_same_base(const TensorSums& found, const TensorSums& expected, const std::string& base,
+void require_same_base(const TensorSums& found, const AdapterInfo& info, const std::string& base,
                        const std::string& adapter) {
+  const TensorSums& expected = info.base_sums;
   if (expected.empty()) return;
   std::vector<std::string> different;
   for (const auto& [name, sum] : expected) {
@@ -97,9 +99,13 @@ void require_same_base(const TensorSums& found, const TensorSums& expected, cons
     if (here == found.end() || here->second != sum) different.push_back(name);
   }
   if (different.empty() && found.size() == expected.size()) return;
-  throw_user_error("{} is not the model that the adapters in {} were trained on: {} {}; give that model",
+  std::error_code ignored;
+  const std::string gone =
+      std::filesystem::exists(info.base, ignored) ? "" : ", no longer there" + seen_from(info.base);
+  throw_user_error("{} is not the model that the adapters in {} were trained on: {} {}; give that model{}",
                    base, adapter, different.empty() ? "more tensors than that has" : names_text(different),
-                   different.size() > 1 || different.empty() ? "differ" : "differs");
+                   different.size() > 1 || different.empty() ? "differ" : "differs",
+                   info.base.empty() ? "" : fmt::format(", which was read from {}{}", info.base, gone));
 }
 
 }  // namespace llampi::checkpoint

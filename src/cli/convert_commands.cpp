@@ -140,9 +140,9 @@ int export_command(const Arguments& arguments) {
         a.base = base_of(a.checkpoint);
         if (a.base.empty()) {
           throw_user_error(
-              "--checkpoint {} holds adapters, and the model that they belong to is not where it was; name it "
+              "--checkpoint {} holds adapters, and the model that they belong to is not where it was ({}); name it "
               "with --base, or write them alone with --adapter",
-              a.checkpoint);
+              a.checkpoint, checkpoint::open_adapter(a.checkpoint).info.base);
         }
       } else if (!merges) {
         throw_user_error("--base {} is for adapters that are merged; remove it", a.base);

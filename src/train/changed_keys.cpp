@@ -337,9 +337,11 @@ std::string recorded_text(const Continuing& run) {
   // A checkpoint that is given has its own weights: the values of the run that wrote it are not this one's.
   if (run.config.run.resume.mode == ResumeFrom::Mode::automatic) {
     keep("lora.weights");
-    if (run.config.lora.rank == 0) keep("model.weights");
-    if (const auto weights = then.note("model.weights"); !weights.empty())
-      text = with_note(text, "model.weights", weights);
+    if (run.config.lora.rank == 0) {  // otherwise it is read again, from wherever it is now
+      keep("model.weights");
+      if (const auto weights = then.note("model.weights"); !weights.empty())
+        text = with_note(text, "model.weights", weights);
+    }
   }
   if (const auto began = then.note(kBeganFrom); !began.empty()) text = with_note(text, kBeganFrom, began);
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");

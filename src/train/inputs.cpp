@@ -66,15 +66,14 @@ void note_incomplete_sample(const data::TokenFile& file, std::int64_t seq_len, c
            count(left_out, "label"), seq_len);
 }
 
-std::string adapter_text_of(const Inputs& inputs, const Config& config) {
+std::string adapter_text_of(const Inputs& inputs, const Config& config, const std::string& base) {
   auto lora = lora_config(config);
   if (!lora) return "";
   for (const auto& parameter : inputs.model->parameters()) {
     const auto end = parameter.name.rfind(".lora_A.weight");
     if (parameter.adapter && end != std::string::npos) lora->modules.push_back(parameter.name.substr(0, end));
   }
-  return checkpoint::adapter_text({*lora, config.model.weights.value_or(""), inputs.base_sums},
-                                  inputs.llama.layers);
+  return checkpoint::adapter_text({*lora, base, inputs.base_sums}, inputs.llama.layers);
 }
 
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {

@@ -31,7 +31,8 @@ struct Inputs {
 };
 
 /// What checkpoints of the run say of adapters and their base: CheckpointTexts::adapter; empty where there are none.
-std::string adapter_text_of(const Inputs& inputs, const Config& config);
+/// @param base where it was read
+std::string adapter_text_of(const Inputs& inputs, const Config& config, const std::string& base);
 
 /// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
 model::LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");

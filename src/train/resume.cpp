@@ -157,6 +157,14 @@ bool is_there(const fs::path& model) {
   return fs::exists(fs::is_directory(model, ignored) ? model / "config.json" : model, ignored);
 }
 
+/// Note of what was read for model.weights, where that is not what it names.
+constexpr std::string_view kReadFrom = "read from ";
+
+std::string with_weights_note(const std::string& text, const Config& config, const fs::path& weights) {
+  if (weights == *config.model.weights) return text;
+  return with_note(text, "model.weights", std::string(kReadFrom) + weights.string());
+}
+
 /// Of a run that begins.
 Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                          const std::string& data, const Log& log) {
@@ -170,8 +178,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   Start start{.run_text = texts.resolved + "\n"};
   if (config.model.weights) {
     start.weights = resolve_weights(*config.model.weights, log);
-    if (start.weights != *config.model.weights)
-      start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
+    start.run_text = with_weights_note(start.run_text, config, start.weights);
   }
   if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
@@ -180,6 +187,23 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
     check_tokenizers(config, inputs, start.weights, log);
   });
   return start;
+}
+
+/// Of the adapters in the checkpoint. The folder of a run stands for the file that it stood for when these began: that run may
+/// have saved others since.
+fs::path base_of(const Checkpoint& checkpoint, const Config& config, const Log& log) {
+  const std::string& given = *config.model.weights;
+  const RunText then = read_run_text(checkpoint.summary.texts.run_config);
+  const std::string noted = then.note("model.weights");
+  if (noted.starts_with(kReadFrom) && same_place(then.value("model.weights"), given)) {
+    const fs::path file = noted.substr(kReadFrom.size());
+    std::error_code ignored;
+    if (fs::exists(file, ignored)) {
+      log.info("{}: the base is {}, as when the run began", given, file.string());
+      return file;
+    }
+  }
+  return resolve_weights(given, log);
 }
 
 /// Whether nothing is left to do. Says so.
@@ -247,9 +271,15 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   if (std::ranges::find(own, checkpoint->file) == own.end())
     run_text =
         with_note(run_text, kBeganFrom, fs::absolute(config.run.resume.file).lexically_normal().string());
+  fs::path base;
+  const bool finished = is_finished(*checkpoint, config, state, log);
+  if (config.lora.rank > 0) {
+    base = base_of(*checkpoint, config, log);
+    run_text = with_weights_note(run_text, config, base);
+  }
   return {.checkpoint = checkpoint->file,
-          .finished = is_finished(*checkpoint, config, state, log),
-          .weights = config.lora.rank > 0 ? resolve_weights(*config.model.weights, log) : fs::path(),
+          .finished = finished,
+          .weights = std::move(base),
           .run_text = std::move(run_text),
           .step = checkpoint->summary.state.step,
           .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};

@@ -104,7 +104,7 @@ void RunSetup::fill_adapters() {
     comm::on_rank_0(world, [&] {
       const auto adapter = checkpoint::read_checkpoint_summary(start.checkpoint).texts.adapter;
       const auto info = checkpoint::parse_adapter(adapter, start.checkpoint.string());
-      checkpoint::require_same_base(inputs.base_sums, info.base_sums, kWeightsKey + start.weights.string(),
+      checkpoint::require_same_base(inputs.base_sums, info, kWeightsKey + start.weights.string(),
                                     start.checkpoint.string());
     });
   } else if (config.lora.weights) {
@@ -127,7 +127,7 @@ data::Loader RunSetup::open_loader() const {
 
 checkpoint::CheckpointTexts RunSetup::checkpoint_texts() const {
   return {inputs.llama.json, start.run_text, inputs.train_file->notes().chat_template,
-          adapter_text_of(inputs, config)};
+          adapter_text_of(inputs, config, start.weights.string())};
 }
 
 }  // namespace llampi::train

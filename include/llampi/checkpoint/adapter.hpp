@@ -62,8 +62,9 @@ TensorSums sums_of_tensors(comm::World& world, const std::vector<TensorInfo>& te
                            std::vector<io::RangeSum> sums);
 /// Of all that a source has; each rank reads a part. Collective. @throws UserError
 TensorSums sums_of_source(comm::World& world, const WeightsSource& source);
-/// @param base, adapter where they are, for the message @throws UserError naming the tensors that differ
-void require_same_base(const TensorSums& found, const TensorSums& expected, const std::string& base,
+/// @param found of the model that is there @param base, adapter where they are, for the message
+/// @throws UserError naming the tensors that differ, and where the base was
+void require_same_base(const TensorSums& found, const AdapterInfo& info, const std::string& base,
                        const std::string& adapter);
 
 /// merge(), after the base was compared with the checksums in the adapter's file, where that has some. Collective.

@@ -171,6 +171,42 @@ TEST_F(Lora, AnotherBaseIsRefusedOnResume) {
                                 HasSubstr("model.embed_tokens.weight")));
 }
 
+TEST_F(Lora, ARunsFolderStaysTheFileThatItWasWhenTheAdaptersBegan) {
+  auto c = lora("a");
+  c.model.weights = (folder_ / "base").string();
+  const auto train_to = [&](std::int64_t steps) -> std::string {
+    c.train.steps = steps;
+    try {
+      train::train(world(), c, {"[model]\nweights = " + *c.model.weights + "\n"}, keeping_log());
+      return "";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  const auto expect_base = [&](std::int64_t step) {
+    const auto texts =
+        checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", step)).texts;
+    EXPECT_EQ(checkpoint::parse_adapter(texts.adapter, "here").base, base_);
+  };
+  ASSERT_EQ(train_to(4), "");
+  expect_base(4);
+
+  auto longer = config("base");
+  longer.train.steps = 8;
+  ASSERT_EQ(run(longer), Outcome::done);
+  for (const std::int64_t step : {6, 8}) {
+    ASSERT_EQ(train_to(step), "");
+    EXPECT_TRUE(logged("the base is " + base_ + ", as when the run began"));
+    expect_base(step);
+  }
+  world().barrier();
+  if (world().rank() == 0) fs::remove(base_);
+  world().barrier();
+  EXPECT_THAT(train_to(12),
+              AllOf(HasSubstr("base/checkpoints/step-00000008.h5 is not the model that the adapters in"),
+                    HasSubstr("give that model, which was read from " + base_ + ", no longer there")));
+}
+
 TEST_F(Lora, AWholeModelAndAdaptersAreToldApart) {
   run(lora("a"));
   const std::string adapters = checkpoint::checkpoint_path(folder_ / "a", 12).string();
