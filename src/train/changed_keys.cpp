@@ -160,11 +160,23 @@ std::string place_of(const std::string& path) {
   return place.string();
 }
 
+/// Nothing where one of them is no such number.
+template <class Number>
+std::optional<bool> equal_as(const std::string& one, const std::string& other) {
+  const auto a = parse_number<Number>(one), b = parse_number<Number>(other);
+  if (!a || !b) return std::nullopt;
+  return *a == *b;
+}
+
 bool same_value(const std::string& key, const std::string& one, const std::string& other) {
   if (one == other) return true;
   if (rule_of(key).is_path) return same_place(one, other);
-  const auto number = parse_number<double>(one);
-  return number && number == parse_number<double>(other);
+  // Large integers may be the same double.
+  for (const auto equal : {equal_as<std::int64_t>(one, other), equal_as<std::uint64_t>(one, other),
+                           equal_as<double>(one, other)}) {
+    if (equal) return *equal;
+  }
+  return false;
 }
 
 /// Both runs' keys, as far as they can be compared.

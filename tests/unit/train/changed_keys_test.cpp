@@ -127,6 +127,17 @@ TEST_F(ChangedKeys, AreComparedByWhatTheyMean) {
               ElementsAre("fsdp.param_dtype float32 -> bfloat16 curve"));
 }
 
+TEST_F(ChangedKeys, LargeIntegersAreComparedToTheLastDigit) {
+  saved_.state.seed = 9007199254740992;  // 2^53, the same double as the next one
+  fresh_.seed = 9007199254740993;
+  EXPECT_THAT(changes(text("")), ElementsAre("run.seed 9007199254740992 -> 9007199254740993 curve"));
+  saved_.state.seed = -1;
+  fresh_.seed = -2;
+  EXPECT_THAT(changes(text("")), ElementsAre("run.seed 18446744073709551615 -> 18446744073709551614 curve"));
+  fresh_.seed = -1;
+  EXPECT_THAT(changes(text("")), IsEmpty());
+}
+
 TEST_F(ChangedKeys, AKeyThatAnOlderRunDidNotHaveWasAtItsDefault) {
   EXPECT_THAT(changes(text("[optimizer]\nfrozen = embed\n")),
               ElementsAre("optimizer.frozen  -> embed curve"));
