@@ -192,9 +192,9 @@ void require_right(const std::filesystem::path& file, const Checksums& checksums
     const auto& dataset = checksums.datasets[static_cast<std::size_t>(sum.dataset)];
     const auto block = static_cast<std::size_t>(sum.begin / checksums.block_elements);
     if (dataset.blocks.at(block) == sum.crc) continue;
-    throw DamagedCheckpoint(fmt::format(
-        "{} is damaged: elements {} to {} of {} do not fit their checksum; use another checkpoint",
-        file.string(), sum.begin, sum.begin + sum.elements - 1, dataset.path));
+    throw DamagedCheckpoint(fmt::format("{} is damaged: elements {} to {} of {} do not fit their checksum",
+                                        file.string(), sum.begin, sum.begin + sum.elements - 1,
+                                        dataset.path));
   }
 }
 

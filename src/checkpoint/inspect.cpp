@@ -45,7 +45,7 @@ Metadata read_metadata(hid_t file, const fs::path& path) {
   if (!has_checksums(file)) return {read_attributes(file), {}};
   Metadata metadata;
   const auto damaged = [&](const std::string& how) -> DamagedCheckpoint {
-    return DamagedCheckpoint(fmt::format("{} is damaged: {}; use another checkpoint", path.string(), how));
+    return DamagedCheckpoint(fmt::format("{} is damaged: {}", path.string(), how));
   };
   try {
     metadata = {read_attributes(file), read_all_checksums(file)};

@@ -17,6 +17,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/first_failure.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
 
@@ -25,11 +26,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// agree() that keeps a DamagedCheckpoint what it is.
-void agree_on_reading(comm::World& world, const fs::path& file, const std::function<void()>& work) {
+/// Reads together with other ranks, so that a DamagedCheckpoint stays what it is. @param together agree() or on_rank_0()
+void read_with(void (*together)(comm::World&, const std::function<void()>&), comm::World& world,
+               const fs::path& file, const std::function<void()>& work) {
   bool damaged = false;
   try {
-    comm::agree(world, [&] {
+    together(world, [&] {
       try {
         reading(file, work);
       } catch (const DamagedCheckpoint&) {
@@ -38,9 +40,14 @@ void agree_on_reading(comm::World& world, const fs::path& file, const std::funct
       }
     });
   } catch (const UserError& error) {  // on all ranks
-    if (comm::on_any_rank(world, damaged)) throw DamagedCheckpoint(error.what());
-    throw;
+    if (!comm::on_any_rank(world, damaged)) throw;
+    const auto* parts = dynamic_cast<const ConfigError*>(&error);
+    throw DamagedCheckpoint(parts != nullptr ? parts->parts() : ConfigError::Parts{.problem = error.what()});
   }
+}
+
+void agree_on_reading(comm::World& world, const fs::path& file, const std::function<void()>& work) {
+  read_with(comm::agree, world, file, work);
 }
 
 /// The tensors, with `optimizer` where a piece of any rank has room for moments.
@@ -162,9 +169,8 @@ TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const
   });
   auto in_file = tensors_to_read(world, tensors, pieces);
   Contents contents;
-  agree_on_reading(world, path, [&] {
-    if (world.rank() == 0) contents = examine(path, in_file, settings.missing_moments_are_zero);
-  });
+  read_with(comm::on_rank_0, world, path,
+            [&] { contents = examine(path, in_file, settings.missing_moments_are_zero); });
   contents = comm::broadcast_value(world, contents);
   for (std::size_t i = 0; i < in_file.size(); ++i)
     in_file[i].optimizer = contents.places[kRolesWithoutOptimizer][i].is_there();

@@ -26,8 +26,8 @@ std::optional<FoundCheckpoint> newest_readable(const std::vector<fs::path>& file
     try {
       return FoundCheckpoint{*file, read_checkpoint_summary(*file)};
     } catch (const DamagedCheckpoint& error) {  // what only cannot be read now ends the start instead
-      refused.push_back({*file, error.what()});
-      log.warning("skipped a checkpoint: {}", error.what());
+      refused.push_back({*file, error.problem()});
+      log.warning("skipped a checkpoint: {}", error.problem());
     }
   }
   return std::nullopt;

@@ -80,11 +80,11 @@ void reading(const std::filesystem::path& file, const std::function<void()>& wor
   try {
     work();
   } catch (const io::hdf5::DamagedFile& error) {
-    throw DamagedCheckpoint(error.what());
+    throw DamagedCheckpoint(ConfigError::Parts{.problem = error.what()});
   } catch (const io::hdf5::Failure& failure) {
     io::hdf5::throw_if_unreadable(failure, file);
-    throw DamagedCheckpoint(fmt::format("{} is damaged and cannot be read ({}); use another checkpoint",
-                                        file.string(), failure.reason()));
+    throw DamagedCheckpoint(
+        fmt::format("{} is damaged and cannot be read ({})", file.string(), failure.reason()));
   }
 }
 

@@ -81,8 +81,7 @@ std::span<const std::byte> StoredValues::read(std::size_t role, int tensor, std:
   if (!at.is_plain()) {
     read_through_hdf5(role, tensor, begin, std::ssize(values), room);
   } else if (file_.read_at(at.byte_of(begin), room) != room.size()) {
-    throw DamagedCheckpoint(
-        fmt::format("{} is damaged: it ends before its values do; use another checkpoint", path_.string()));
+    throw DamagedCheckpoint(fmt::format("{} is damaged: it ends before its values do", path_.string()));
   }
   return encoding.decode(values, at.element_bytes);
 }

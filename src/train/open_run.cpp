@@ -88,8 +88,8 @@ std::int64_t fill_engine(OpenRun& run) {
     try {
       return run.fill_engine();
     } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
-      run.refused.push_back({run.start.checkpoint, error.what()});
-      run.log.warning("skipped a checkpoint: {}", error.what());
+      run.refused.push_back({run.start.checkpoint, error.problem()});
+      run.log.warning("skipped a checkpoint: {}", error.problem());
     }
     run.choose_start();
   }

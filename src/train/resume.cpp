@@ -49,7 +49,7 @@ std::optional<std::string> read_or_reason(Checkpoint& checkpoint,
   try {
     checkpoint.summary = checkpoint::read_checkpoint_summary(checkpoint.file);
   } catch (const checkpoint::DamagedCheckpoint& error) {
-    return error.what();
+    return error.problem();
   }
   return std::nullopt;
 }
@@ -92,7 +92,8 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
     if (const auto older = checkpoint::newest_readable(files, refused, log)) given = *older, reason.reset();
   }
   if (reason)
-    return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
+    return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason),
+                                  *reason + "; use another checkpoint");
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) {
     if (files.back() != place && !same_place(config.run.dir, place))  // the newest of that run

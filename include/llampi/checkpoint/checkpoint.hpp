@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/core/tensor.hpp"
@@ -122,9 +124,14 @@ struct FileSettings {
 };
 
 /// A checkpoint that was cut off or changed after it was written; another one may be whole.
-class DamagedCheckpoint : public UserError {
+class DamagedCheckpoint : public ConfigError {
  public:
-  using UserError::UserError;
+  explicit DamagedCheckpoint(Parts parts) : ConfigError(std::move(parts)) {}
+  /// @param problem "FILE is damaged: ..."
+  explicit DamagedCheckpoint(const std::string& problem)
+      : ConfigError({.problem = problem, .remedy = "use another checkpoint"}) {}
+  /// Without what to do, and who has seen it.
+  const std::string& problem() const { return parts().problem; }
 };
 
 /// What a checkpoint is made of. All must stay until it is written.

@@ -20,7 +20,7 @@ struct FoundCheckpoint {
 /// A checkpoint of a run's folder that is not whole.
 struct Refused {
   std::filesystem::path file;
-  std::string reason;
+  std::string reason;  ///< "FILE is damaged: ...", without what to do
 };
 /// Null if it is not among them.
 const Refused* find(const std::vector<Refused>& refused, const std::filesystem::path& file);

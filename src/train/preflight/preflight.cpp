@@ -347,7 +347,7 @@ bool Preflight::build() {
     list_.fail(
         "steps",
         fmt::format("the run would skip its newest checkpoint: {}; delete it to continue from an older one",
-                    error.what()));
+                    error.problem()));
     return false;
   }
   return true;

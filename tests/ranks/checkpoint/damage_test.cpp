@@ -325,7 +325,9 @@ TEST_F(Damage, OfMetadataIsFound) {
   };
   const auto replace_text = [](hid_t id) {
     io::hdf5::check(H5Adelete_by_name(id, ".", "model_config", H5P_DEFAULT), "H5Adelete_by_name");
-    io::hdf5::write_string(id, "model_config", std::string(299, 'm') + 'n');
+    std::string text(300, 'm');
+    text.back() = 'n';
+    io::hdf5::write_string(id, "model_config", text);
   };
   const auto rename = [](hid_t id) {
     io::hdf5::check(H5Lmove(id, "/model/b", id, "/model/c", H5P_DEFAULT, H5P_DEFAULT), "H5Lmove");

@@ -54,6 +54,7 @@ TEST_F(CheckpointOptions, WeightsAloneBeginARunAndDoNotContinueOne) {
   EXPECT_NE(sentence.find("has weights only, no optimizer state to continue with; start a run with it as"),
             std::string::npos)
       << sentence;
+  EXPECT_TRUE(sentence.starts_with(c.run.dir)) << "as on one rank: " << sentence;
   Config fresh = config("fresh");
   fresh.model.weights = checkpoint::checkpoint_path(c.run.dir, 12).string();
   EXPECT_EQ(run(fresh), Outcome::done);
