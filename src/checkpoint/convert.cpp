@@ -96,6 +96,24 @@ void warn_of_class(const fs::path& folder, const std::string& model_type, const 
           : "set \"tokenizer_class\" to \"PreTrainedTokenizerFast\" in tokenizer_config.json");
 }
 
+/// Folders that an export makes. Those in which nothing is at its end go again, as of one that was refused.
+class MadeFolders {
+ public:
+  explicit MadeFolders(const fs::path& folder) {
+    for (fs::path path = folder; !path.empty() && !is_path_there(path); path = path.parent_path())
+      made_.push_back(path);
+  }
+  ~MadeFolders() {
+    std::error_code ignored;  // where something is in it
+    for (const auto& path : made_) fs::remove(path, ignored);
+  }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+ private:
+  std::vector<fs::path> made_;  ///< the innermost first
+};
+
 /// The folder is made and held: two exports at once would leave a mixture.
 io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
   // Whatever may be replaced: who reads the folder would take the model, and not the newest checkpoint.
@@ -223,7 +241,11 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   Exported exported;
   comm::agree(world, [&] { exported = open_exported(request); });
   io::PosixFile held;
-  comm::on_rank_0(world, [&] { held = open_output(request, log); });
+  std::optional<MadeFolders> made;  // on rank 0
+  comm::on_rank_0(world, [&] {
+    made.emplace(request.output);
+    held = open_output(request, log);
+  });
   if (exported.adapter)
     exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
   export_weights(world, *exported.source, request.output,
@@ -251,6 +273,7 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
                        request.checkpoint.string());
     const auto texts = read_checkpoint_summary(request.checkpoint).texts;
     const auto config = llama_of(texts, request.checkpoint);
+    const MadeFolders made(request.output);
     const io::PosixFile held = hold_output(request, log);
     // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
     if (is_path_there(request.output / "config.json"))

@@ -140,6 +140,11 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
   refuses("evaluate --data text.h5 --weights lora --adapter peft", "holds adapters, and so does --adapter");
   fs::rename(path("base"), path("moved"));
   refuses("evaluate --data text.h5 --weights lora", "the model that they belong to is not where it was");
+  refuses("export --checkpoint lora --output refused",
+          "the model that they belong to is not where it was (base)");
+  refuses("export --checkpoint lora --base merged --output refused/too",
+          "give that model, which was read from base, no longer there (seen from ");
+  EXPECT_FALSE(fs::exists(path("refused")));
   EXPECT_EQ(loss_of("moved --adapter lora"), loss);
   expect_done(1, "export --checkpoint lora --base moved --output merged_again");
   EXPECT_EQ(loss_of("merged_again"), loss);
