@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "llampi/core/error.hpp"
+#include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "train/spilled_metrics.hpp"
 
@@ -84,11 +85,12 @@ std::string slowest_rank(const std::optional<SlowestRank>& slowest) {
 std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step, const Log& log) {
   const std::string text = text_of(file);
   const Kept kept = kept_lines(text, last_step);
-  if (!text.empty() && text.starts_with(kept.lines)) {
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored) && text.starts_with(kept.lines)) {
     if (kept.lines.size() < text.size())
       io::PosixFile::open_for_writing(file).truncate(std::ssize(kept.lines));
   } else {
-    io::write_whole(file, kept.lines);
+    io::write_whole(io::follow_links(file), kept.lines);
   }
   if (kept.malformed > 0)
     log.warning("{} had {} malformed {} (the first was line {}): removed; the other lines are kept",

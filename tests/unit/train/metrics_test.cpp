@@ -64,6 +64,19 @@ TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
   EXPECT_EQ(content(), "first\nsecond\nthird\nfourth\n");
 }
 
+TEST_F(Metrics, ALinkStaysOne) {
+  const fs::path target = folder_ / "elsewhere.jsonl";
+  std::ofstream(target) << "";
+  fs::create_symlink(target.filename(), file());
+  const std::string one = "{\"step\": 1, \"loss\": 5}\n";
+  EXPECT_TRUE(MetricsFile(file(), 0).append(one));
+  EXPECT_TRUE(fs::is_symlink(file()));
+  write("no line of a step\n" + one);
+  const MetricsFile cut(file(), 1);
+  EXPECT_TRUE(fs::is_symlink(file()));
+  EXPECT_EQ(content(), one);
+}
+
 // Lines that are only beside a checkpoint in checkpoint.fallback_dir return when the run continues from it.
 TEST_F(Metrics, LinesOfTheFallbackFolderReturn) {
   const fs::path fallback = folder_ / "fallback";
