@@ -305,7 +305,7 @@ int inspect_command(const Arguments& arguments) {
   print(request.file + "\n" + for_people(description, 2));
   if (request.verify) {
     print(fmt::format(
-        "every checksum is right: of {} of values, and of names, shapes, state and texts; {:.1f} s\n",
+        "every checksum of what llampi reads is right: {} of values, and names, shapes, state and texts; {:.1f} s\n",
         format_bytes(verified["compared_bytes"]), verified["seconds"].get<double>()));
   }
   return kDone;

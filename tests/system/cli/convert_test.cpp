@@ -296,7 +296,7 @@ TEST_F(Convert, VerifiesCheckpoints) {
   const Ending whole = run(1, "inspect --verify " + saved);
   EXPECT_EQ(whole.status, 0) << whole.err;
   for (const char* line :
-       {"\n  checksums +true\n", "\nevery checksum is right: of .* of values, and of names",
+       {"\n  checksums +true\n", "\nevery checksum of what llampi reads is right: .* of values, and names",
         "\n    tokens_seen +128 \\(labels\\)\n", "\n    data_tokens +[0-9,]+ \\(with padding\\)\n"})
     EXPECT_THAT(whole.out, ContainsRegex(line));
   const auto seen = json::parse(run(1, "inspect --verify --json " + saved).out);
