@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collective exit: status and messages of jobs that end in different ways.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +16,7 @@ using ::testing::MatchesRegex;
 
 Ending end_job(int ranks, const std::string& way) {
   const ScratchFolder folder;
-  return shell(folder.path(),
-               std::string(MPIRUN) + " -n " + std::to_string(ranks) + " " + ENDING_JOB + " " + way);
+  return shell(folder.path(), fmt::format("{} -n {} {} {}", MPIRUN, ranks, ENDING_JOB, way));
 }
 
 // What docs/failures.md says of exit statuses under mpirun.
