@@ -96,33 +96,50 @@ void warn_of_class(const fs::path& folder, const std::string& model_type, const 
           : "set \"tokenizer_class\" to \"PreTrainedTokenizerFast\" in tokenizer_config.json");
 }
 
-/// Folders that an export makes. Those in which nothing is at its end go again, as of one that was refused.
-class MadeFolders {
+/// The folder of an export, held: two at once would leave a mixture. What was made for it goes again where nothing is in it at the
+/// end, as of an export that was refused.
+class Output {
  public:
-  explicit MadeFolders(const fs::path& folder) {
-    for (fs::path path = folder; !path.empty() && !is_path_there(path); path = path.parent_path())
-      made_.push_back(path);
-  }
-  ~MadeFolders() {
+  Output() = default;
+  Output(const fs::path& folder, std::vector<fs::path> made)
+      : held_(io::PosixFile::open_for_reading(folder)), made_(std::move(made)) {}
+  ~Output() {
     std::error_code ignored;  // where something is in it
     for (const auto& path : made_) fs::remove(path, ignored);
   }
-  MadeFolders(const MadeFolders&) = delete;
-  MadeFolders& operator=(const MadeFolders&) = delete;
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  Output(Output&&) = default;
+  Output& operator=(Output&&) = default;
+
+  io::Lock lock() {
+    const io::Lock lock = held_.lock();
+    if (lock != io::Lock::locked) made_.clear();  // it may be another export's
+    return lock;
+  }
 
  private:
+  io::PosixFile held_;
   std::vector<fs::path> made_;  ///< the innermost first
 };
 
-/// The folder is made and held: two exports at once would leave a mixture.
-io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
+/// Those that do not exist, the innermost first.
+std::vector<fs::path> folders_to_make(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  for (fs::path path = folder; !path.empty() && !is_path_there(path); path = path.parent_path())
+    folders.push_back(path);
+  return folders;
+}
+
+Output hold_output(const ExportRequest& request, const Log& log) {
   // Whatever may be replaced: who reads the folder would take the model, and not the newest checkpoint.
   if (is_run_folder(request.output))
     throw_user_error(
         "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
+  auto made = folders_to_make(request.output);
   io::create_folder(request.output);
-  io::PosixFile folder = io::PosixFile::open_for_reading(request.output);
+  Output folder(request.output, std::move(made));
   const io::Lock lock = folder.lock();
   if (lock == io::Lock::taken)
     throw_user_error("another export is writing to {}; wait until it has finished", request.output.string());
@@ -135,8 +152,8 @@ io::PosixFile hold_output(const ExportRequest& request, const Log& log) {
 }
 
 /// hold_output(); then what is in it is looked at.
-io::PosixFile open_output(const ExportRequest& request, const Log& log) {
-  io::PosixFile folder = hold_output(request, log);
+Output open_output(const ExportRequest& request, const Log& log) {
+  Output folder = hold_output(request, log);
   // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
   if (is_path_there(request.output / kPeftConfig))
     throw_user_error("{} holds an adapter ({}), and a model needs a folder of its own; choose another folder",
@@ -240,12 +257,8 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   const double begin = steady_seconds();
   Exported exported;
   comm::agree(world, [&] { exported = open_exported(request); });
-  io::PosixFile held;
-  std::optional<MadeFolders> made;  // on rank 0
-  comm::on_rank_0(world, [&] {
-    made.emplace(request.output);
-    held = open_output(request, log);
-  });
+  Output held;  // by rank 0
+  comm::on_rank_0(world, [&] { held = open_output(request, log); });
   if (exported.adapter)
     exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
   export_weights(world, *exported.source, request.output,
@@ -273,8 +286,7 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
                        request.checkpoint.string());
     const auto texts = read_checkpoint_summary(request.checkpoint).texts;
     const auto config = llama_of(texts, request.checkpoint);
-    const MadeFolders made(request.output);
-    const io::PosixFile held = hold_output(request, log);
+    const Output held = hold_output(request, log);
     // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
     if (is_path_there(request.output / "config.json"))
       throw_user_error(

@@ -89,7 +89,8 @@ std::int64_t fill_engine(OpenRun& run) {
       return run.fill_engine();
     } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
       run.refused.push_back({run.start.checkpoint, error.problem()});
-      run.log.warning("skipped a checkpoint: {}", error.problem());
+      run.log.warning("skipped a checkpoint: {}{}", error.problem(),
+                      error.parts().where.empty() ? "" : fmt::format(" (seen by {})", error.parts().where));
     }
     run.choose_start();
   }

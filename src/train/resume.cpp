@@ -196,13 +196,16 @@ fs::path base_of(const Checkpoint& checkpoint, const Config& config, const Log& 
   const std::string& given = *config.model.weights;
   const RunText then = read_run_text(checkpoint.summary.texts.run_config);
   const std::string noted = then.note("model.weights");
-  if (noted.starts_with(kReadFrom) && same_place(then.value("model.weights"), given)) {
-    const fs::path file = noted.substr(kReadFrom.size());
+  if (!noted.starts_with(kReadFrom)) return resolve_weights(given, log);
+  const fs::path file = noted.substr(kReadFrom.size());
+  std::vector<fs::path> places;
+  if (same_place(then.value("model.weights"), given)) places.push_back(file);
+  places.push_back(fs::path(given) / "checkpoints" / file.filename());  // of a folder that was moved
+  for (const auto& place : places) {
     std::error_code ignored;
-    if (fs::exists(file, ignored)) {
-      log.info("{}: the base is {}, as when the run began", given, file.string());
-      return file;
-    }
+    if (!fs::exists(place, ignored)) continue;
+    log.info("{}: the base is {}, as when the run began", given, place.string());
+    return place;
   }
   return resolve_weights(given, log);
 }

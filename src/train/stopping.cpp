@@ -62,7 +62,9 @@ std::string Stopping::text() const {
 
 void Stopping::remove_file(const Log& log) const {
   std::error_code error;
-  if (looks_for_file_) fs::remove(file_, error);
+  if (!looks_for_file_ || !fs::exists(file_, error))
+    return;  // a read-only file system refuses to remove what is not there
+  fs::remove(file_, error);
   if (error) log.warning("cannot remove {}: {}", file_.string(), error.message());
 }
 

@@ -200,11 +200,19 @@ TEST_F(Lora, ARunsFolderStaysTheFileThatItWasWhenTheAdaptersBegan) {
     expect_base(step);
   }
   world().barrier();
-  if (world().rank() == 0) fs::remove(base_);
+  if (world().rank() == 0) fs::rename(folder_ / "base", folder_ / "moved");
+  world().barrier();
+  c.model.weights = (folder_ / "moved").string();
+  const std::string moved = (folder_ / "moved/checkpoints" / fs::path(base_).filename()).string();
+  ASSERT_EQ(train_to(10), "");
+  EXPECT_TRUE(logged("the base is " + moved + ", as when the run began"));
+
+  world().barrier();
+  if (world().rank() == 0) fs::remove(moved);
   world().barrier();
   EXPECT_THAT(train_to(12),
-              AllOf(HasSubstr("base/checkpoints/step-00000008.h5 is not the model that the adapters in"),
-                    HasSubstr("give that model, which was read from " + base_ + ", no longer there")));
+              AllOf(HasSubstr("moved/checkpoints/step-00000008.h5 is not the model that the adapters in"),
+                    HasSubstr("give that model, which was read from " + moved + ", no longer there")));
 }
 
 TEST_F(Lora, AWholeModelAndAdaptersAreToldApart) {
