@@ -7,6 +7,16 @@
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
+namespace {
+
+/// One value of each rank, by World::max() or World::sum().
+template <class T>
+T reduced(World& world, T value, void (World::*reduce)(std::span<T>)) {
+  (world.*reduce)(std::span(&value, 1));
+  return value;
+}
+
+}  // namespace
 
 std::string broadcast_bytes_of_rank_0(World& world, const std::string& bytes) {
   return world.broadcast(bytes, 0);
@@ -20,25 +30,10 @@ std::vector<std::string> gather_bytes_on_rank_0(World& world, const std::string&
   return world.gather(bytes, 0);
 }
 
-std::int64_t max_over_ranks(World& world, std::int64_t value) {
-  world.max(std::span(&value, 1));
-  return value;
-}
-
-double max_over_ranks(World& world, double value) {
-  world.max(std::span(&value, 1));
-  return value;
-}
-
-std::int64_t sum_over_ranks(World& world, std::int64_t value) {
-  world.sum(std::span(&value, 1));
-  return value;
-}
-
-double sum_over_ranks(World& world, double value) {
-  world.sum(std::span(&value, 1));
-  return value;
-}
+std::int64_t max_over_ranks(World& world, std::int64_t value) { return reduced(world, value, &World::max); }
+double max_over_ranks(World& world, double value) { return reduced(world, value, &World::max); }
+std::int64_t sum_over_ranks(World& world, std::int64_t value) { return reduced(world, value, &World::sum); }
+double sum_over_ranks(World& world, double value) { return reduced(world, value, &World::sum); }
 
 void min_over_ranks(World& world, std::span<std::int64_t> values) {
   const auto negate = [&] { std::ranges::transform(values, values.begin(), std::negate<>()); };

@@ -102,7 +102,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     const auto options_of = [&](const Config& some) {
       return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
     };
-    auto question = fsdp::make_fit_question(*inputs.model, options_of(config), mesh, *sizes, least.available);
+    auto question = fsdp::make_fit_question(*inputs.model, {}, mesh, *sizes, least.available);
     // On other GPUs more recomputation or less room may do. The one changes no bits, the other none while cuDNN's kernels have
     // room for a key/value head; other chunks of logits do, and another micro-batch.
     const Config before = as_decided_before(config, run.text, world.size());

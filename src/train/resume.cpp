@@ -200,7 +200,8 @@ fs::path base_of(const Checkpoint& checkpoint, const Config& config, const Log& 
   const fs::path file = noted.substr(kReadFrom.size());
   std::vector<fs::path> places;
   if (same_place(then.value("model.weights"), given)) places.push_back(file);
-  places.push_back(fs::path(given) / "checkpoints" / file.filename());  // of a folder that was moved
+  if (const auto step = checkpoint::checkpoint_step(file))  // of a folder that was moved
+    places.push_back(checkpoint::checkpoint_path(given, *step));
   for (const auto& place : places) {
     std::error_code ignored;
     if (!fs::exists(place, ignored)) continue;
