@@ -55,6 +55,14 @@ std::vector<int> ranks_behind(std::span<const WatchedRank> ranks) {
   });
 }
 
+/// Some ranks left after an error. If all had it, those hang that are still at it; if only some had it, the others wait for these,
+/// which should have ended the job.
+std::vector<int> behind_after_an_error(std::span<const WatchedRank> ranks) {
+  const auto hang =
+      ranks_that(ranks, [](const auto& r) { return !r.left && r.heartbeat.waiting == Waiting::no; });
+  return hang.empty() ? ranks_that(ranks, [](const auto& r) { return r.left; }) : hang;
+}
+
 /// Operations with one number that are not the same on all ranks: which ranks have which, by hash.
 struct Difference {
   std::uint64_t sequence = 0;
@@ -144,9 +152,11 @@ std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int
 }
 
 std::string state_of(const WatchedRank& rank) {
+  if (rank.left && rank.exited) return "its process has exited after an error";
   if (rank.exited) return "its process has exited";
   if (rank.state == 'T' || rank.state == 't') return "its process is stopped (SIGSTOP or a debugger)";
   if (rank.state == 'D') return "its process waits for a disk or a file system";
+  if (rank.left) return "it left its training after an error";
   return "";
 }
 
@@ -214,10 +224,14 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
           "the ranks are desynchronized {} operation #{}{}", difference->exact ? "at" : "before",
           difference->sequence,
           blamed.empty() ? "" : fmt::format(": {} {} from the others", who, many ? "differ" : "differs"));
-    default:
-      return fmt::format(
-          "no progress for {:.1f} s{}", shortest(ranks, &WatchedRank::stalled_seconds),
-          blamed.empty() ? no_one_behind(ranks) : fmt::format("; {} {} behind", who, many ? "are" : "is"));
+    default: {
+      const auto left = [&](int rank) { return ranks[static_cast<std::size_t>(rank)].left; };
+      const std::string why = blamed.empty() ? no_one_behind(ranks)
+                              : std::ranges::any_of(blamed, left)
+                                  ? fmt::format("; {} failed and did not end the job", who)
+                                  : fmt::format("; {} {} behind", who, many ? "are" : "is");
+      return fmt::format("no progress for {:.1f} s{}", shortest(ranks, &WatchedRank::stalled_seconds), why);
+    }
   }
 }
 
@@ -316,8 +330,8 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   } else if (trouble == Trouble::desynchronized) {
     blamed = minority(*difference);
   } else {
-    const bool some_left = std::ranges::any_of(ranks, &WatchedRank::left);
-    blamed = some_left ? ranks_that(ranks, [](const auto& rank) { return !rank.left; }) : ranks_behind(ranks);
+    blamed =
+        std::ranges::any_of(ranks, &WatchedRank::left) ? behind_after_an_error(ranks) : ranks_behind(ranks);
     // All may seem to be at the same; whose process does not run holds up the others.
     if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
     if (blamed.size() == ranks.size()) blamed.clear();

@@ -152,7 +152,12 @@ double TreeNeighbours::silent_seconds(int monitor, double now) const {
 }
 
 Account TreeNeighbours::account_of(int neighbour, double now) const {
-  return {neighbour, host_of(neighbour), contacts_.at(neighbour).standing, silence(neighbour, now), {}};
+  Account account{
+      neighbour, host_of(neighbour), contacts_.at(neighbour).standing, silence(neighbour, now), {}};
+  // It has not moved since, as far as is known.
+  account.standing.stalled_seconds += account.silent_seconds;
+  account.standing.side_work_stalled_seconds += account.silent_seconds;
+  return account;
 }
 
 Beat TreeNeighbours::beat(double now) const {

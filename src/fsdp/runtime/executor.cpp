@@ -13,6 +13,9 @@
 namespace llampi::fsdp {
 namespace {
 
+/// What the host does once an error has reached it: it waits for others no longer, and they may wait for it.
+constexpr const char* kEndsAfterAnError = "ending after an error";
+
 /// What a device calls while the host waits for it, for as long as this lives.
 class Progress {
  public:
@@ -145,6 +148,7 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
     for (auto& work : running.works) leak(std::move(work));
+    if (running.record != nullptr) running.record->act(kEndsAfterAnError);
     throw;
   }
   return !aborted;
@@ -159,7 +163,12 @@ void Executor::wait_for_device(device::Stream stream) {
   const device::Range range(device_, "wait for the device");
   record_->wait_for_device();
   const Progress progress(device_, [this] { world_.check(); });
-  device_.synchronize(stream);
+  try {
+    device_.synchronize(stream);
+  } catch (...) {
+    record_->act(kEndsAfterAnError);
+    throw;
+  }
   record_->act("");
 }
 

@@ -258,6 +258,8 @@ TEST(Diagnosis, NamesAProcessThatHasEnded) {
 // Ranks end after an error of all while one still writes of it: their silence is no news.
 TEST(Diagnosis, NamesARankThatHangsAfterAnError) {
   auto ranks = waiting_ranks(100);
+  ranks[2].heartbeat.waiting = Waiting::no;
+  ranks[2].heartbeat.doing = FixedText<44>("ending after an error");
   hold_all(ranks, 6);
   for (const int r : {0, 1, 3}) {
     ranks[r].left = true;
@@ -272,6 +274,19 @@ TEST(Diagnosis, NamesARankThatHangsAfterAnError) {
        {Trouble::stalled, Trouble::unresponsive})  // by rank 2 itself, which hears of nobody
     EXPECT_THAT(summary(ranks, found, kLimits, "f"),
                 StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
+}
+
+// A rank that fails alone and hangs before it ends the job: the others, which wait for it, are not to blame.
+TEST(Diagnosis, NamesARankThatFailedAndDidNotEndTheJob) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 11);
+  ranks[1].left = true;
+  ranks[1].silent_seconds = 11;
+  ranks[1].report.reset();
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::stalled);
+  const auto text = summary(ranks, Trouble::stalled, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("no progress for 11.0 s; rank 1 on node0 failed and did not end the job\n"));
+  EXPECT_THAT(text, HasSubstr("last heartbeat 11.0 s ago; it left its training after an error"));
 }
 
 TEST(Diagnosis, NamesTheMinorityAndTheFirstOperationThatDiffers) {

@@ -225,6 +225,8 @@ TEST(Relay, AsksAllThatAreThereAndTellsOfTheOthersWhatWasHeard) {
     EXPECT_EQ(accounts.at(rank).standing.heartbeat.step, rank);
   }
   EXPECT_GE(accounts.at(inner).silent_seconds, 2);
+  EXPECT_GE(accounts.at(inner).standing.stalled_seconds, accounts.at(inner).silent_seconds)
+      << "whoever is silent is not known to have moved";
 }
 
 TEST(Relay, TellsTheRootWhoDiffers) {
