@@ -32,12 +32,15 @@ void for_each_character(const Use& use) {
 std::uint32_t checksum(std::string_view text) { return libdeflate_crc32(0, text.data(), text.size()); }
 
 std::uint32_t checksum_of_matches(const tokenizer::Regex& regex) {
-  std::string text;
-  for_each_character([&](char32_t c) { tokenizer::append_character(text, c); });
+  static const std::string text = [] {
+    std::string all;
+    for_each_character([&](char32_t c) { tokenizer::append_character(all, c); });
+    return all;
+  }();
   tokenizer::Matcher matcher;
   tokenizer::Matches matches(regex, matcher, text);
   std::string matched;
-  while (const auto match = matches.next()) matched += text.substr(match->begin, match->end - match->begin);
+  while (const auto match = matches.next()) matched.append(text, match->begin, match->end - match->begin);
   return checksum(matched);
 }
 
