@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# llampi_test(NAME SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds])
+# llampi_test(NAME [OPTIMIZED] SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds])
 # One executable, test_NAME, which sees the private headers of these parts; one ctest entry NAME, or one NAME_n per number of ranks.
 # NAME begins with the folder below tests/: tests/ranks/fsdp/engine_test.cpp is in ranks_fsdp or ranks_fsdp_engine; unit, ranks and
 # system are labels, too (TESTING.md). With RANKS the test runs under mpirun, failures of all ranks are printed by rank 0
-# (tests/support/mpi_main.cpp), and every rank has one thread.
+# (tests/support/mpi_main.cpp), and every rank has one thread. OPTIMIZED: its own code takes longer to run than to compile.
 find_package(GTest REQUIRED)
 
 set(LLAMPI_MPI_ENVIRONMENT
@@ -12,12 +12,15 @@ set(LLAMPI_MPI_ENVIRONMENT
     LLAMPI_PLUGIN_DIR=${CMAKE_BINARY_DIR})
 
 function(llampi_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;USES;LIBRARIES;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SOURCES;USES;LIBRARIES;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(test_${name} ${ARG_SOURCES})
   llampi_test_options(test_${name})
+  if(ARG_OPTIMIZED)
+    llampi_optimized(test_${name})
+  endif()
   llampi_unity(test_${name})
   add_dependencies(test_${name} patient_yield)
   if(ARG_RANKS)
@@ -71,11 +74,11 @@ function(llampi_test_properties test ranks labels timeout)
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} COST ${timeout} LABELS "${labels}" ENVIRONMENT "${environment}")
 endfunction()
 
-# What tests are compiled with: -O1, since it takes longer to compile them than to run them. What they test is optimized all the same.
+# What tests are compiled with: -O0, since it takes longer to compile them than to run them. What they test is optimized all the same.
 function(llampi_test_options target)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${target} PRIVATE LLAMPI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests" LLAMPI_PROGRAM="${CMAKE_BINARY_DIR}/llampi")
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
   target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock fmt::fmt)
   llampi_warnings(${target})
   # What most tests include is most of what their compiler reads. To Clang, other options are an error here.
@@ -85,6 +88,11 @@ function(llampi_test_options target)
   elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_precompile_headers(${target} REUSE_FROM llampi_test_main)
   endif()
+endfunction()
+
+function(llampi_optimized target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON) # which are for -O0
 endfunction()
 
 # The libraries of these parts, and their private headers.
