@@ -4,6 +4,7 @@
 // that stand for two when case is ignored. Everything not known to mean the same in both is refused.
 #include <array>
 #include <string>
+#include <vector>
 
 #include "llampi/core/error.hpp"
 #include "tokenizer/regex.hpp"
@@ -31,6 +32,7 @@ class Translation {
     if (take("(?i)")) {
       result_ += "(?i)";
       caseless_ = true;
+      ignores_case_ = true;
     }
     while (!rest_.empty()) element();
     return result_;
@@ -66,6 +68,10 @@ class Translation {
     } else if (c == '{') {
       interval();
     } else {
+      if (c == ')' && !outer_.empty()) {
+        ignores_case_ = outer_.back();
+        outer_.pop_back();
+      }
       literal(c);
     }
   }
@@ -88,11 +94,15 @@ class Translation {
   void group() {
     last_literal_ = '\0';
     result_ += '(';
+    outer_.push_back(ignores_case_);
     if (!rest_.starts_with('?')) return;
     for (const std::string_view kind : {"?:", "?=", "?!", "?<=", "?<!", "?>", "?i:"}) {
       if (take(kind)) {
         result_ += kind;
-        if (kind == "?i:") caseless_ = true;  // to the end of the pattern, which only makes refusals stricter
+        if (kind == "?i:") {
+          caseless_ = true;  // to the end of the pattern, which only makes refusals stricter
+          ignores_case_ = true;
+        }
         return;
       }
     }
@@ -214,15 +224,32 @@ class Translation {
     for (const char c : name) {
       if (!is_one_of(c, kLetters) && c != '_') refuse("\\p{" + name + "}");
     }
-    result_ += (sign == 'p') != negated ? "\\p{" : "\\P{";
+    const bool positive = (sign == 'p') != negated;
+    if (ignores_case_) check_ignoring_case(name, positive);
+    result_ += positive ? "\\p{" : "\\P{";
     const bool same = category || name == "Alphabetic" || name == "White_Space";
     result_ += same ? name : "sc:" + name;
     result_ += '}';
+    if (ignores_case_ && in_class_ && name == "L") result_ += "\\x{345}";
+  }
+
+  /// Oniguruma adds to a class all that its members are in the other case; PCRE2, depending on its version, makes one of Lu,
+  /// Ll and Lt and leaves other properties as they are. Two characters change theirs with the case: U+0345, a mark, whose
+  /// capital is the letter Iota, and the micro sign, of no script, whose capital is the Greek Mu.
+  void check_ignoring_case(const std::string& name, bool positive) const {
+    const auto is_one = [&](auto... names) { return ((name == names) || ...); };
+    const bool changes =
+        is_one("Lu", "Ll", "Lt") ||
+        (in_class_ && (is_one("M", "Mn", "Greek", "Common", "Inherited") || (name == "L" && !positive)));
+    if (changes)
+      refuse(fmt::format("\\{}{{{}}}{} where case is ignored", positive ? 'p' : 'P', name,
+                         in_class_ ? " in a class" : ""));
   }
 
   /// Behind a '['.
   void character_class() {
     last_literal_ = '\0';
+    in_class_ = true;
     result_ += '[';
     if (take("^")) result_ += '^';
     if (rest_.starts_with(']')) refuse("an empty class []");
@@ -238,6 +265,7 @@ class Translation {
         result_ += c;
       }
     }
+    in_class_ = false;
     result_ += ']';
   }
 
@@ -269,6 +297,9 @@ class Translation {
   const std::string& where_;
   std::string result_;
   bool caseless_ = false;
+  bool ignores_case_ = false;  // here, in this group
+  std::vector<bool> outer_;    // the same for the groups around it
+  bool in_class_ = false;
   char last_literal_ = '\0';
 };
 
