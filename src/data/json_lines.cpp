@@ -27,7 +27,8 @@ Json parse_object(std::string_view line) {
     if (what.find("surrogate") != std::string_view::npos)
       throw_user_error("the line has half of a surrogate pair (\\ud800 to \\udfff) at byte {}", error.byte);
     if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
-      const auto begin = line.find_first_not_of(" \t\r");
+      const auto begin =
+          line.find_first_not_of(" \t\r", line.starts_with("\xEF\xBB\xBF") ? 3 : 0);  // a byte order mark
       if (begin != std::string_view::npos &&
           line.find_first_not_of(" \t\r", begin + 1) == std::string_view::npos)
         throw_user_error(
@@ -116,6 +117,16 @@ void refuse_tools(const Json& object, std::initializer_list<const char*> keys, c
   }
 }
 
+/// Keys of a line of prompt and completion: a model would silently be trained without what they say.
+void refuse_keys_of_prompt(const Json& line) {
+  for (const char* key : {"system", "weight", "reasoning_content"}) {
+    if (!find_value(line, key)) continue;
+    throw_user_error("\"{}\" is not supported in a line with \"messages\": {}", key,
+                     key == std::string_view("system") ? "make it their first message, with the role system"
+                                                       : "give it to the messages it is meant for");
+  }
+}
+
 /// The keys that a message of the assistant may have in addition; a line of prompt and completion has them itself.
 void read_options(const Json& object, const std::string& where, tokenizer::Message& message) {
   message.trained = parse_weight(object, where);
@@ -167,7 +178,9 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
   if (!messages && !find_value(json, "prompt") && !find_value(json, "completion"))
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
                      keys_found(json));
-  return messages ? parse_messages(*messages) : parse_prompt(json);
+  if (!messages) return parse_prompt(json);
+  refuse_keys_of_prompt(json);
+  return parse_messages(*messages);
 }
 
 }  // namespace llampi::data

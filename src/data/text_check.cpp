@@ -20,6 +20,8 @@ using namespace std::string_view_literals;
 /// text, far more.
 constexpr double kMostIllFormed = 0.1;
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // of UTF-8
+
 struct Signature {
   std::string_view bytes;
   const char* meaning;
@@ -162,6 +164,8 @@ void refuse_json(const std::string& where) {
 
 bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   constexpr std::string_view kBlank = " \t\r\n";
+  const bool is_cut = head.size() >= kHeadBytes;
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   const auto begin = head.find_first_not_of(kBlank);
   if (begin == head.npos) return false;
   const auto extension = path.extension();
@@ -172,7 +176,7 @@ bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   std::string_view rest = head.substr(begin);
   for (int lines = 0; lines < 2; ++lines) {
     const auto end = rest.find('\n');
-    if (end == rest.npos && head.size() >= kHeadBytes) return begins_json_object(rest);
+    if (end == rest.npos && is_cut) return begins_json_object(rest);
     if (!is_json_object(rest.substr(0, end))) return false;
     if (end == rest.npos) return true;
     rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(kBlank, end)));

@@ -34,7 +34,7 @@ TEST(TextLine, SaysWhatIsWrong) {
   }
   EXPECT_THAT(message(R"({"text": None})"), HasSubstr("not valid JSON at byte 10"));
   EXPECT_THAT(message(R"({"text": "Name is N)"), HasSubstr("breaks off"));
-  for (const char* line : {"[", "{", "  ["})
+  for (const char* line : {"[", "{", "  [", "\xEF\xBB\xBF[", "\xEF\xBB\xBF {\r"})
     EXPECT_THAT(message(line), HasSubstr("only a bracket: this is JSON over several lines"));
   EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
   EXPECT_THAT(message(R"("text")"), HasSubstr("is a string and not a JSON object"));
@@ -84,6 +84,16 @@ TEST(ConversationLine, GivesTheMessages) {
                 R"({"tools": [], "messages": [{"role": "assistant", "content": "b", "tool_calls": []}]})")
                 .size(),
             1U);
+  for (const char* key : {"system", "weight", "reasoning_content"}) {
+    const auto line = [&](const char* value) {
+      return fmt::format(R"({{"messages": [{{"role": "user", "content": "a"}}], "{}": {}}})", key, value);
+    };
+    EXPECT_EQ(data::parse_conversation(line("null")).size(), 1U);
+    for (const char* value : {"0", R"("a")"}) {
+      EXPECT_THAT(user_error([&] { data::parse_conversation(line(value)); }),
+                  HasSubstr(fmt::format("\"{}\" is not supported in a line with \"messages\"", key)));
+    }
+  }
   const auto with_system = data::parse_conversation(R"({"system": "s", "prompt": "p", "completion": "c"})");
   ASSERT_EQ(with_system.size(), 3U);
   EXPECT_EQ(with_system[0].role, tokenizer::ChatRole::system);

@@ -255,7 +255,10 @@ TEST(Tokenize, SaysThatATextIsJson) {
   write_text(folder / "long", "{ \"text\": \"" + words);
   write_text(folder / "one", "{\"text\": \"without an end of line\"}");
   write_text(folder / "braces", "{\"text\" " + words);
-  for (const char* name : {"long", "one"}) {
+  for (const char* name : {"long", "one", "pretty.json"}) {  // with a byte order mark
+    write_text(folder / fmt::format("marked {}", name), "\xEF\xBB\xBF" + read_text(folder / name));
+  }
+  for (const char* name : {"long", "one", "marked long", "marked one", "marked pretty.json"}) {
     given.inputs = {folder / name};
     EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, given); }), HasSubstr("JSON is in 1 of 1 input "))
         << name;
