@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/checkpoint/convert.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -94,6 +96,17 @@ void warn_of_class(const fs::path& folder, const std::string& model_type, const 
       model_type == "qwen2"
           ? "load it with PreTrainedTokenizerFast"
           : "set \"tokenizer_class\" to \"PreTrainedTokenizerFast\" in tokenizer_config.json");
+}
+
+/// The same for tokens that only the files next to it name.
+void warn_of_added_tokens(const fs::path& folder, const Log& log) {
+  const auto names = tokenizer::tokens_that_transformers_adds(folder);
+  if (names.empty()) return;
+  log.warning(
+      "transformers 5 adds {} to this tokenizer.json, as \"pad_token\" or the like in the files next to it names {}, and "
+      "texts with {} get other ids than in training: name only tokens there that \"added_tokens\" of tokenizer.json lists",
+      fmt::join(names, ", "), names.size() == 1 ? "it" : "them",
+      names.size() == 1 ? "this name" : "these names");
 }
 
 /// The folder of an export, held: two at once would leave a mixture. What was made for it goes again where nothing is in it at the
@@ -269,6 +282,7 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
                                   model::config_text(exported.config, request.dtype), log);
     io::write_whole(request.output / "config.json", text);
     warn_of_class(request.output, exported.config.family().model_type, log);
+    warn_of_added_tokens(request.output, log);
   });
   report(log, request.output, exported.source->tensors(), request.dtype, steady_seconds() - begin);
 }

@@ -27,6 +27,12 @@ void AddedTokens::mark_special(std::int32_t id) {
   for (auto& token : tokens_) token.special = token.special || token.id == id;
 }
 
+void AddedTokens::add(AddedToken token) {
+  auto tokens = std::move(tokens_);
+  tokens.push_back(std::move(token));
+  *this = AddedTokens(std::move(tokens));
+}
+
 std::size_t AddedTokens::next_candidate(std::string_view text, std::size_t at) const {
   if (tokens_.empty()) return text.size();
   if (only_start_) {

@@ -33,6 +33,7 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   void mark_special(std::int32_t id);
+  void add(AddedToken token);
 
   struct Piece {
     std::string_view text;

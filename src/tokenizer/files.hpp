@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "llampi/tokenizer/tokenizer.hpp"
+#include "tokenizer/added.hpp"
 
 namespace llampi::tokenizer {
 
@@ -32,8 +33,12 @@ class FileTokenizer : public Tokenizer {
   virtual bool is_byte_level() const { return false; }
   /// Whether texts, or the first one, get a space before them, " " or "▁".
   virtual bool adds_prefix_space() const = 0;
-
- protected:
+  /// Whether added_token() tells; not for a tokenizer.model.
+  virtual bool knows_added_tokens() const { return false; }
+  /// How the token is found in texts; nullptr if it only comes out of merges.
+  virtual const AddedToken* added_token(std::int32_t /*id*/) const { return nullptr; }
+  /// Makes a token of the vocabulary one that is found in texts, if it is not yet.
+  virtual void add_token(AddedToken /*token*/) {}
   /// Makes a token one that no user's text may become.
   virtual void mark_special(std::int32_t id) = 0;
 

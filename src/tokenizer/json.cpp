@@ -27,7 +27,7 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts)
   Matcher matcher;
   for (auto& token : parts.added) {
     id_of_name_.emplace(token.content, token.id);
-    if (token.lstrip || token.rstrip) strips_.emplace(token.id, TokenStrips{token.lstrip, token.rstrip});
+    added_by_id_.emplace(token.id, token);
     if (!token.normalized) {
       raw.push_back(std::move(token));
     } else if (!token.content.empty()) {
@@ -141,13 +141,26 @@ void JsonTokenizer::mark_special(std::int32_t id) {
   added_normalized_.mark_special(id);
 }
 
+const AddedToken* JsonTokenizer::added_token(std::int32_t id) const {
+  const auto found = added_by_id_.find(id);
+  return found == added_by_id_.end() ? nullptr : &found->second;
+}
+
+void JsonTokenizer::add_token(AddedToken token) {
+  if (!added_by_id_.emplace(token.id, token).second) return;
+  if (!token.normalized) return added_.add(std::move(token));
+  Matcher matcher;
+  token.content = normalize(normalizers_, matcher, token.content);
+  added_normalized_.add(std::move(token));
+}
+
 bool JsonTokenizer::is_special(std::int32_t id) const {
   return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
 }
 
 TokenStrips JsonTokenizer::strips(std::int32_t id) const {
-  const auto found = strips_.find(id);
-  return found == strips_.end() ? TokenStrips() : found->second;
+  const auto* token = added_token(id);
+  return token ? TokenStrips{token->lstrip, token->rstrip} : TokenStrips();
 }
 
 bool JsonTokenizer::adds_prefix_space() const {

@@ -54,8 +54,9 @@ class JsonTokenizer : public FileTokenizer {
   TokenStrips strips(std::int32_t id) const override;
   bool is_byte_level() const override { return bpe_.model().words_are_bytes; }
   bool adds_prefix_space() const override;
-
- protected:
+  bool knows_added_tokens() const override { return true; }
+  const AddedToken* added_token(std::int32_t id) const override;
+  void add_token(AddedToken token) override;
   void mark_special(std::int32_t id) override;
 
  private:
@@ -74,8 +75,8 @@ class JsonTokenizer : public FileTokenizer {
   const std::string& name_of(std::int32_t id) const;
 
   std::vector<std::string> names_;
-  Vocabulary id_of_name_;                       // of two tokens with one name the added one
-  std::map<std::int32_t, TokenStrips> strips_;  // of added tokens that have some
+  Vocabulary id_of_name_;                           // of two tokens with one name the added one
+  std::map<std::int32_t, AddedToken> added_by_id_;  // as the file has them
   Bpe bpe_;
   AddedTokens added_;             // looked for in the text
   AddedTokens added_normalized_;  // looked for in what normalizers make of it

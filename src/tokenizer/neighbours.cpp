@@ -40,19 +40,36 @@ std::string token_name(const json& value, const std::string& where) {
   return value.get<std::string>();
 }
 
+/// transformers makes each token that begins or ends texts one that is found in them, also where the tokenizer's own file has it
+/// in the vocabulary only.
+/// @param value its name, or an object with "content"
+void add_token(FileTokenizer& tokenizer, std::int32_t id, const json& value, const std::string& where) {
+  AddedToken token{.id = id, .content = token_name(value, where), .special = true};
+  if (value.is_object()) {
+    Fields fields(value, where);
+    token.single_word = fields.flag("single_word", false);
+    token.lstrip = fields.flag("lstrip", false);
+    token.rstrip = fields.flag("rstrip", false);
+    token.normalized = fields.flag("normalized", false);
+  }
+  tokenizer.add_token(std::move(token));
+}
+
 /// The id of the token that `key` names; nothing if it is missing or null.
 /// @param required whether a token that the tokenizer does not have is an error, or nothing
-std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const std::optional<File>& file,
+std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::optional<File>& file,
                                         const char* key, bool required = true) {
   if (!file) return std::nullopt;
   const json object = parse_object(file->text, file->source);
   Fields fields(object, file->source);
   const json* value = fields.find(key);
   if (!value) return std::nullopt;
-  const std::string name = token_name(*value, file->source + ": " + key);
+  const std::string where = file->source + ": " + key;
+  const std::string name = token_name(*value, where);
   const auto id = tokenizer.find(name);
   if (!id && required)
     fields.refuse(fmt::format("\"{}\" is {}, which is not a token of the tokenizer", key, in_quotes(name)));
+  if (id) add_token(tokenizer, *id, *value, where);
   return id;
 }
 
@@ -89,15 +106,44 @@ void check_added_tokens(const FileTokenizer& tokenizer, const File& file) {
   for (const auto& [name, id] : object.items()) check_added_token(tokenizer, name, &id, file.source);
 }
 
+/// transformers adds these tokens once more, with flags that win over those of the tokenizer's own file.
+void check_flags(const FileTokenizer& tokenizer, std::int32_t id, Fields& fields) {
+  struct Flag {
+    const char* name;
+    bool AddedToken::*own;
+    bool otherwise = false;
+  };
+  const bool special = fields.flag("special", false);
+  const std::string name = in_quotes(fields.text("content"));
+  const auto* own = tokenizer.added_token(id);
+  if (!own)
+    fields.refuse(fmt::format(
+        "{} is a token of the vocabulary only in the tokenizer's own file, and would be found in texts before they are "
+        "cut into words; list it in \"added_tokens\" there, or leave it out here",
+        name));
+  for (const auto& [flag, member, otherwise] :
+       {Flag{"lstrip", &AddedToken::lstrip}, Flag{"rstrip", &AddedToken::rstrip},
+        Flag{"single_word", &AddedToken::single_word},
+        Flag{"normalized", &AddedToken::normalized, !special}}) {
+    const bool wanted = fields.flag(flag, otherwise);
+    if (wanted == own->*member) continue;
+    fields.refuse(fmt::format(
+        "{} has {} = {}{}, but {} in the tokenizer's own file; give both the one that the model was trained with",
+        name, flag, wanted, fields.find(flag) ? "" : " unless it is given", own->*member));
+  }
+}
+
 /// "added_tokens_decoder" of tokenizer_config.json: {"content": NAME, ...} by id.
-void check_added_tokens_decoder(const FileTokenizer& tokenizer, const json& tokens,
-                                const std::string& source) {
+void check_added_tokens_decoder(FileTokenizer& tokenizer, const json& tokens, const std::string& source) {
   const auto where = source + ": added_tokens_decoder";
   for (const auto& [id, token] : tokens.items()) {
     const auto number = parse_number<std::int32_t>(id);
     if (!number) throw_user_error("{}: {} is not an id", where, in_quotes(id));
     const json expected(*number);
-    check_added_token(tokenizer, Fields(token, where).text("content"), &expected, where);
+    Fields fields(token, where);
+    check_added_token(tokenizer, fields.text("content"), &expected, where);
+    if (tokenizer.knows_added_tokens()) check_flags(tokenizer, *number, fields);
+    if (fields.flag("special", false)) tokenizer.mark_special(*number);
   }
 }
 
@@ -111,15 +157,20 @@ void check_special_tokens(const FileTokenizer& tokenizer, Fields& fields, const 
   for (const json& token : *tokens) check_added_token(tokenizer, token_name(token, where), nullptr, where);
 }
 
-/// Classes of transformers that take add_prefix_space from tokenizer_config.json: these two always, false where it is
-/// missing, LlamaTokenizer where it is there. Others take the tokenizer's own, and so does LlamaTokenizer for bytes.
+bool is_llama_class(std::string_view name) {
+  return name.starts_with("LlamaTokenizer") || name.starts_with("CodeLlamaTokenizer");
+}
+
+/// Classes of transformers that take add_prefix_space from tokenizer_config.json: for bytes these three always, false where it
+/// is missing; for "▁" the Llama ones where it is there. Others take the tokenizer's own.
 void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
   const bool own = tokenizer.adds_prefix_space();
   const std::string name = fields.text("tokenizer_class", "");
   const bool is_given = fields.find("add_prefix_space") != nullptr;
   const bool is_taken = tokenizer.is_byte_level()
-                            ? name.starts_with("GPT2Tokenizer") || name.starts_with("Qwen2Tokenizer")
-                            : name.starts_with("LlamaTokenizer") && is_given;
+                            ? name.starts_with("GPT2Tokenizer") || name.starts_with("GPTNeoXTokenizer") ||
+                                  name.starts_with("Qwen2Tokenizer")
+                            : is_llama_class(name) && is_given;
   const bool wanted = fields.flag("add_prefix_space", false);
   if (!is_taken || wanted == own) return;
   fields.refuse(fmt::format(
@@ -129,7 +180,7 @@ void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
 }
 
 /// What the files beside the tokenizer's own would change of its ids in transformers is refused.
-void check_against(const FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+void check_against(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
   if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
   bool has_decoder = false;  // transformers then takes no tokens from special_tokens_map.json
   if (files.tokenizer_config) {
@@ -141,6 +192,10 @@ void check_against(const FileTokenizer& tokenizer, const TokenizerNeighbours& fi
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
       check_special_tokens(tokenizer, fields, key);
     check_prefix_space(tokenizer, fields);
+    if (fields.flag("split_special_tokens", false))
+      fields.refuse(
+          "\"split_special_tokens\" = true is not supported: names of special tokens in a text are these tokens here; "
+          "leave it out");
   }
   if (files.special_tokens_map && !has_decoder) {
     const json object = parse_object(files.special_tokens_map->text, files.special_tokens_map->source);
@@ -203,8 +258,8 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
     const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
     Fields fields(object, files.tokenizer_config->source);
     if (fields.find("add_bos_token")) begins = fields.flag("add_bos_token");
-    // This class of Hugging Face's has add_bos_token = true where nothing else is said.
-    if (fields.text("tokenizer_class", "").starts_with("LlamaTokenizer")) begins_by_default = true;
+    // These classes of Hugging Face's have add_bos_token = true where nothing else is said.
+    if (is_llama_class(fields.text("tokenizer_class", ""))) begins_by_default = true;
   }
   const bool needs_begin = begins.value_or(begins_by_default);
   auto bos_token = token_named(tokenizer, files.tokenizer_config, "bos_token", needs_begin);

@@ -198,7 +198,6 @@ class SentencePieceTokenizer : public FileTokenizer {
     return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
   }
 
- protected:
   void mark_special(std::int32_t id) override {
     if (is_special(id)) return;
     bpe_.mark_special(id);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AutoTokenizer of transformers 5 (5.24) makes of a tokenizer.json. Three of its classes take vocabulary, merges and added
-// tokens from the file, and have the steps before them built in.
+// What AutoTokenizer of transformers 5 (5.24) makes of a tokenizer.json. Many of its classes take vocabulary, merges and added
+// tokens from the file, and have the steps before them built in. Here are those that folders of the supported models name.
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "llampi/io/posix_file.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
@@ -50,7 +51,9 @@ Pipeline built_in(const std::string& name, const json& config) {
                 {"add_prefix_space", flag("add_prefix_space", false)},
                 {"use_regex", use_regex}};
   };
+  const json nfc = json::array({{{"type", "NFC"}}});
   if (name == "GPT2Tokenizer") return {.pre_tokenizer = json::array({byte_level(true)})};
+  if (name == "GPTNeoXTokenizer") return {nfc, json::array({byte_level(true)})};
   if (name == "Qwen2Tokenizer") {
     const json split = {
         {"type", "Split"},
@@ -59,9 +62,9 @@ Pipeline built_in(const std::string& name, const json& config) {
            R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
         {"behavior", "Isolated"},
         {"invert", false}};
-    return {json::array({{{"type", "NFC"}}}), json::array({split, byte_level(false)})};
+    return {nfc, json::array({split, byte_level(false)})};
   }
-  const char* scheme = flag("legacy", false) ? "always" : "first";
+  const char* scheme = name == "LlamaTokenizer" && flag("legacy", false) ? "always" : "first";
   if (!flag("add_prefix_space", true)) scheme = "never";
   return {.pre_tokenizer =
               json::array({{{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}}})};
@@ -76,21 +79,60 @@ std::string class_of(const json& config, const std::string& model_type, bool is_
                          : "";
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   if (name.empty() && model_type == "qwen3") return "Qwen2Tokenizer";
-  const bool is_built_in =
-      name == "GPT2Tokenizer" || name == "Qwen2Tokenizer" || (name == "LlamaTokenizer" && !is_byte_level);
+  const bool is_built_in = name == "GPT2Tokenizer" || name == "GPTNeoXTokenizer" ||
+                           name == "Qwen2Tokenizer" || name == "CodeLlamaTokenizer" ||
+                           (name == "LlamaTokenizer" && !is_byte_level);
   return is_built_in ? name : "";
 }
 
-std::string class_that_overrides_in(const fs::path& folder, const std::string& model_type) {
-  const auto read = [&](const char* name) -> std::string {
-    std::error_code ignored;
-    return fs::exists(folder / name, ignored) ? io::read_whole(folder / name) : "";
+/// Empty: not there.
+std::string text_in(const fs::path& folder, const char* name) {
+  std::error_code ignored;
+  return fs::exists(folder / name, ignored) ? io::read_whole(folder / name) : "";
+}
+
+json object_in(const fs::path& folder, const char* name) {
+  const std::string text = text_in(folder, name);
+  return text.empty() ? json::object() : parse_object(text, (folder / name).string());
+}
+
+/// The tokens that keys such as "pad_token" name, and those in "model_specific_special_tokens".
+void add_named(const json& fields, json& tokens) {
+  const auto add = [&](const std::string& key, const json& value) {
+    const json& name = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (name.is_string() && name != "") tokens[name.get<std::string>()] = key;
   };
-  const std::string text = read("tokenizer.json"), config_text = read("tokenizer_config.json");
+  for (const auto& [key, value] : fields.items()) {
+    if (key.ends_with("_token")) add(key, value);
+    if (key != "model_specific_special_tokens" || !value.is_object()) continue;
+    for (const auto& [inner, name] : value.items()) add(inner, name);
+  }
+}
+
+std::vector<std::string> tokens_that_transformers_adds_in(const fs::path& folder) {
+  const json file = object_in(folder, "tokenizer.json");
+  if (file.empty()) return {};
+  json tokens = json::object();
+  const json config = object_in(folder, "tokenizer_config.json");
+  add_named(config, tokens);
+  if (!config.contains("added_tokens_decoder"))
+    add_named(object_in(folder, "special_tokens_map.json"), tokens);
+  for (const json& added : file.value("added_tokens", json::array()))
+    tokens.erase(added.value("content", ""));
+  std::vector<std::string> names;
+  for (const auto& [name, key] : tokens.items()) {
+    // These apply_neighbours() adds, too.
+    const bool is_added =
+        (key == "bos_token" || key == "eos_token") && file.at("model").at("vocab").contains(name);
+    if (!is_added) names.push_back(name);
+  }
+  return names;
+}
+
+std::string class_that_overrides_in(const fs::path& folder, const std::string& model_type) {
+  const std::string text = text_in(folder, "tokenizer.json");
   if (text.empty()) return "";
-  const json config = config_text.empty()
-                          ? json::object()
-                          : parse_object(config_text, (folder / "tokenizer_config.json").string());
+  const json config = object_in(folder, "tokenizer_config.json");
   if (config.contains("auto_map")) return "";  // a class of the folder's own
   const auto name = class_of(config, model_type, text.find("\"ByteLevel\"") != text.npos);
   if (name.empty()) return "";
@@ -102,6 +144,14 @@ std::string class_that_overrides_in(const fs::path& folder, const std::string& m
 }
 
 }  // namespace
+
+std::vector<std::string> tokens_that_transformers_adds(const fs::path& folder) {
+  try {
+    return tokens_that_transformers_adds_in(folder);
+  } catch (const std::exception&) {  // malformed
+    return {};
+  }
+}
 
 std::string class_that_overrides(const fs::path& folder, const std::string& model_type) {
   try {

@@ -37,6 +37,10 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 /// @param model_type of config.json
 std::string class_that_overrides(const std::filesystem::path& folder, const std::string& model_type);
 
+/// Names of tokens that transformers 5 adds to the tokenizer.json of a folder, as "pad_token" and the like in the files next to
+/// it name them: texts with these names have other ids there. Empty also for malformed files.
+std::vector<std::string> tokens_that_transformers_adds(const std::filesystem::path& folder);
+
 /// Whether the folder holds tokenizer.json or tokenizer.model.
 bool holds_tokenizer(const std::filesystem::path& folder);
 

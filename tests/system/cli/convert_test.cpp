@@ -210,6 +210,9 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   const Ending followed = run(1, "export --checkpoint " + saved + " --output followed");
   EXPECT_EQ(followed.status, 0) << followed.err;
   EXPECT_THAT(followed.out + followed.err, Not(HasSubstr("transformers 5")));
+  folder_.write("base/tokenizer_config.json", R"({"eos_token": "<|end_of_text|>", "pad_token": "[PAD]"})");
+  const Ending padded = run(1, "export --checkpoint " + saved + " --output padded");
+  EXPECT_THAT(padded.out + padded.err, HasSubstr("transformers 5 adds [PAD] to this tokenizer.json"));
 
   // Without a tokenizer at hand, for who adds one later.
   fs::rename(path("base"), path("elsewhere"));

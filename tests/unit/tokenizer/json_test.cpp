@@ -274,6 +274,8 @@ TEST_F(TokenizerFolder, SaysWhereTextsBeginAndEnd) {
   EXPECT_EQ(open()->begin(), std::nullopt);
   write("tokenizer_config.json", {{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", "a"}});
   EXPECT_EQ(open()->begin(), 0);
+  write("tokenizer_config.json", {{"tokenizer_class", "CodeLlamaTokenizer"}, {"bos_token", "a"}});
+  EXPECT_EQ(open()->begin(), 0);
   write("tokenizer_config.json", {{"add_bos_token", true}, {"bos_token", "a"}});
   EXPECT_EQ(open()->begin(), 0);
   EXPECT_EQ(tokenizer::make_tokenizer((folder_ / "tokenizer.json").string())->begin(), 0);
@@ -301,11 +303,11 @@ TEST_F(TokenizerFolder, RefusesAddedTokensOfTheConfigurationThatTheTokenizerLack
   const auto decoder = [&](const json& tokens) {
     write("tokenizer_config.json", {{"added_tokens_decoder", tokens}});
   };
-  decoder({{"4", {{"content", "<end>"}, {"special", true}}}, {"2", {{"content", "ab"}}}});
+  decoder({{"4", {{"content", "<end>"}, {"special", true}}}});
   EXPECT_EQ(open()->vocabulary(), 5);
   decoder(nullptr);
   EXPECT_EQ(open()->vocabulary(), 5);
-  decoder({{"4", {{"content", "<end>"}}}, {"5", {{"content", "<pad>"}}}});
+  decoder({{"4", {{"content", "<end>"}, {"special", true}}}, {"5", {{"content", "<pad>"}}}});
   EXPECT_THAT(refusal(), AllOf(HasSubstr("tokenizer_config.json: added_tokens_decoder: \"<pad>\" is not in"),
                                HasSubstr("save the tokenizer as tokenizer.json")));
   decoder({{"3", {{"content", "<end>"}}}});
@@ -316,6 +318,98 @@ TEST_F(TokenizerFolder, RefusesAddedTokensOfTheConfigurationThatTheTokenizerLack
   EXPECT_THAT(refusal(), HasSubstr("added_tokens_decoder must be an object"));
   decoder(json::array());
   EXPECT_THAT(refusal(), HasSubstr("\"added_tokens_decoder\" must be an object"));
+}
+
+/// Ids of transformers 5.24: it adds these tokens once more, with the flags that stand here.
+TEST_F(TokenizerFolder, RefusesFlagsOfTheConfigurationThatTheTokenizerDoesNotHave) {
+  const auto decoder = [&](json token) {
+    token["content"] = "<end>";
+    write("tokenizer_config.json", {{"added_tokens_decoder", {{"4", token}}}});
+  };
+  for (const bool own : {false, true}) {
+    json file = smallest();
+    json& token = file["added_tokens"][0];
+    token["special"] = false;
+    for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) token[flag] = own;
+    write("tokenizer.json", file);
+    json same = token;
+    same.erase("id");
+    decoder(same);
+    EXPECT_FALSE(open()->is_special(4));
+    for (const char* flag : {"lstrip", "rstrip", "single_word", "normalized"}) {
+      json other = same;
+      other[flag] = !own;
+      decoder(other);
+      EXPECT_THAT(refusal(),
+                  HasSubstr(fmt::format(
+                      "tokenizer_config.json: added_tokens_decoder: \"<end>\" has {} = {}, but {} in "
+                      "the tokenizer's own file; give both",
+                      flag, !own, own)));
+    }
+    same["special"] = true;
+    decoder(same);
+    EXPECT_TRUE(open()->is_special(4));
+  }
+  // Where they are missing, a special token is looked for in the text as it is, another one in the normalized text.
+  write("tokenizer.json", smallest());
+  decoder({{"special", true}});
+  EXPECT_TRUE(open()->is_special(4));
+  decoder(json::object());
+  EXPECT_THAT(refusal(), HasSubstr("\"<end>\" has normalized = true unless it is given, but false in"));
+  write("tokenizer_config.json", {{"added_tokens_decoder", {{"2", {{"content", "ab"}}}}}});
+  EXPECT_THAT(refusal(), HasSubstr("\"ab\" is a token of the vocabulary only"));
+}
+
+/// Ids of transformers 5.24.
+TEST_F(TokenizerFolder, FindsTheTokensThatBeginAndEndTextsInThem) {
+  EXPECT_THAT(open()->encode("caab b"), ElementsAre(3, 0, 2, 1));
+  write("tokenizer_config.json", {{"bos_token", "a"}, {"eos_token", "c"}});
+  EXPECT_THAT(open()->encode("caab b"), ElementsAre(3, 0, 0, 1, 1));
+  EXPECT_TRUE(open()->is_special(0));
+  json eos{{"__type", "AddedToken"}, {"content", "ab"},     {"lstrip", false},
+           {"rstrip", true},         {"normalized", false}, {"single_word", true}};
+  write("tokenizer_config.json", {{"eos_token", eos}});
+  EXPECT_TRUE(open()->strips(2).behind);
+  EXPECT_FALSE(open()->strips(2).before);
+  EXPECT_THAT(open()->encode("ab cab"), ElementsAre(2, 3, 2));
+  // One that is an added token keeps its flags.
+  eos["content"] = "<end>";
+  write("tokenizer_config.json", {{"eos_token", eos}});
+  EXPECT_FALSE(open()->strips(4).behind);
+  // Others stay what they are, though not in transformers: one of them may be a character that is in many texts.
+  write("tokenizer_config.json",
+        {{"pad_token", "ab"}, {"unk_token", "a"}, {"sep_token", "<end>"}, {"mask_token", "<mask>"}});
+  EXPECT_THAT(open()->encode("caab b"), ElementsAre(3, 0, 2, 1));
+}
+
+TEST_F(TokenizerFolder, RefusesToSplitSpecialTokens) {
+  write("tokenizer_config.json", {{"split_special_tokens", false}});
+  EXPECT_THAT(open()->encode("<end>"), ElementsAre(4));
+  write("tokenizer_config.json", {{"split_special_tokens", true}});
+  EXPECT_THAT(refusal(),
+              HasSubstr("tokenizer_config.json: \"split_special_tokens\" = true is not supported"));
+}
+
+TEST_F(TokenizerFolder, NamesTheTokensThatTransformersAdds) {
+  const auto added = [&] { return tokenizer::tokens_that_transformers_adds(folder_.path()); };
+  write("special_tokens_map.json", {{"cls_token", {{"content", "<cls>"}}}, {"pad_token", "<end>"}});
+  EXPECT_THAT(added(), ElementsAre("<cls>"));
+  write("tokenizer_config.json", {{"bos_token", "a"},
+                                  {"eos_token", {{"__type", "AddedToken"}, {"content", "c"}}},
+                                  {"pad_token", "<end>"},
+                                  {"unk_token", "b"},
+                                  {"sep_token", nullptr},
+                                  {"add_bos_token", false},
+                                  {"image_token", "<image>"},
+                                  {"model_specific_special_tokens", {{"fill", "<fill>"}}},
+                                  {"added_tokens_decoder", json::object()}});
+  EXPECT_THAT(added(), ElementsAre("<fill>", "<image>", "b"));
+  for (const char* malformed : {"[", "{}", R"({"added_tokens": 7})", R"({"added_tokens": [7]})"}) {
+    write_text(folder_ / "tokenizer.json", malformed);
+    EXPECT_NO_THROW(added());
+  }
+  const TemporaryFolder empty;
+  EXPECT_TRUE(tokenizer::tokens_that_transformers_adds(empty.path()).empty());
 }
 
 TEST_F(TokenizerFolder, RefusesSpecialTokensThatTheTokenizerLacks) {
@@ -344,7 +438,8 @@ TEST_F(TokenizerFolder, RefusesSpecialTokensThatTheTokenizerLacks) {
   EXPECT_THAT(refusal(),
               HasSubstr("special_tokens_map.json: additional_special_tokens: \"<pad>\" is not in"));
   // transformers then takes nothing from the other file.
-  write("tokenizer_config.json", {{"added_tokens_decoder", {{"4", {{"content", "<end>"}}}}}});
+  write("tokenizer_config.json",
+        {{"added_tokens_decoder", {{"4", {{"content", "<end>"}, {"special", true}}}}}});
   EXPECT_EQ(open()->vocabulary(), 5);
 }
 
@@ -363,7 +458,8 @@ TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsTheClass) {
     }
     return "";
   };
-  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"}) {
+  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
+                           "GPTNeoXTokenizer", "GPTNeoXTokenizerFast"}) {
     const json plain{{"tokenizer_class", name}};
     for (const bool prefix : {false, true}) {
       json config = plain;
@@ -408,7 +504,8 @@ TEST_F(TokenizerFolder, RefusesAnAddPrefixSpaceThatContradictsLlamaTokenizer) {
     json file = smallest();
     file[key] = step;
     write("tokenizer.json", file);
-    for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+    for (const char* name :
+         {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast"}) {
       SCOPED_TRACE(name + step.dump());
       json config{{"tokenizer_class", name}, {"add_bos_token", false}};
       write("tokenizer_config.json", config);
@@ -451,6 +548,19 @@ TEST_F(TokenizerFolder, NamesTheClassOfTransformersThatDoesNotFollowTheFile) {
       {"llama2", named("LlamaTokenizer"), "mistral", ""},
       {"llama2", named("PreTrainedTokenizerFast"), "llama", ""},
       {"llama2", json::object(), "llama", ""},
+      {"llama2", named("CodeLlamaTokenizer"), "llama", "CodeLlamaTokenizer"},
+      {"llama2", named("CodeLlamaTokenizerFast"), "llama", "CodeLlamaTokenizer"},
+      {"llama2", named("CodeLlamaTokenizer"), "mistral", ""},
+      {"mistral-v3", {{"tokenizer_class", "CodeLlamaTokenizer"}, {"legacy", true}}, "llama", ""},
+      {"mistral-v3",
+       {{"tokenizer_class", "CodeLlamaTokenizer"}, {"add_prefix_space", false}},
+       "llama",
+       "CodeLlamaTokenizer"},
+      {"gpt2", named("GPTNeoXTokenizerFast"), "llama", "GPTNeoXTokenizer"},
+      {"gpt2",
+       {{"tokenizer_class", "GPTNeoXTokenizer"}, {"add_prefix_space", true}},
+       "llama",
+       "GPTNeoXTokenizer"},
       {"mistral-v3", named("LlamaTokenizer"), "llama", ""},
       {"mistral-v3", {{"tokenizer_class", "LlamaTokenizer"}, {"legacy", true}}, "llama", "LlamaTokenizer"},
       {"mistral-v3",
