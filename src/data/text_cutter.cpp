@@ -10,8 +10,7 @@
 namespace llampi::data {
 namespace {
 
-// A tokenizer's words end at white space, and tokens depend on what stands outside their word only through
-// the few characters beside it.
+// Where words end depends on the few characters around the place.
 constexpr std::size_t kContextBytes = 128;
 // A tokenizer that agrees to none of so many places agrees to none.
 constexpr int kMostTries = 64;
@@ -57,7 +56,20 @@ bool TextCutter::may_cut(std::string_view text, std::size_t place) const {
   if (!next) return false;
   auto ids = tokenizer_.encode(before);
   ids.insert(ids.end(), next->begin(), next->end());
-  return ids == tokenizer_.encode(text.substr(begin, before.size() + behind.size()));
+  const auto both = text.substr(begin, before.size() + behind.size());
+  return ids == tokenizer_.encode(both) && ends_part(before, behind, both);
+}
+
+/// Equal ids around the place do not suffice: how a repetition in a word becomes tokens depends on where it begins, however
+/// far that is.
+bool TextCutter::ends_part(std::string_view before, std::string_view behind, std::string_view both) const {
+  const auto line_end = tokenizer_.parts("\n");
+  const auto next = tokenizer_.parts("\n" + std::string(behind));
+  if (line_end.size() > next.size() || !std::equal(line_end.begin(), line_end.end(), next.begin()))
+    return false;
+  auto parts = tokenizer_.parts(before);
+  parts.insert(parts.end(), next.begin() + std::ssize(line_end), next.end());
+  return parts == tokenizer_.parts(both);
 }
 
 std::size_t TextCutter::cut(std::string_view text) const {

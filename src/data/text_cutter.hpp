@@ -27,6 +27,7 @@ class TextCutter {
   /// Ids of `text` as they are behind a line end, if a line end changes nothing in them.
   std::optional<std::vector<std::int32_t>> encode_behind_line_end(std::string_view text) const;
   bool may_cut(std::string_view text, std::size_t place) const;
+  bool ends_part(std::string_view before, std::string_view behind, std::string_view both) const;
 
   const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::int32_t> line_end_;  // its ids

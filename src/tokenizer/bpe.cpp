@@ -59,6 +59,7 @@ Bpe::Bpe(BpeModel model) : model_(std::move(model)) {
   }
   cut_before_spaces_ = may_cut_before_spaces();
   cut_at_newlines_ = cut_before_spaces_ && may_cut_at_newlines();
+  find_joined();
 }
 
 void Bpe::mark_special(std::int32_t id, bool special) {
@@ -106,6 +107,44 @@ std::size_t Bpe::word_end(std::string_view text, std::size_t at) const {
     ++at;
   }
   return at;
+}
+
+std::size_t Bpe::symbol_bytes(char first) const {
+  return model_.words_are_bytes ? 1 : character_bytes(first);
+}
+
+void Bpe::find_joined() {
+  const std::string_view space = model_.words_are_bytes ? " " : kMetaSpace;
+  for (const auto& [token, id] : model_.vocabulary) {
+    const std::string_view text = token;
+    for (std::size_t at = 0, next = 0; at < text.size(); at = next) {
+      next = at + symbol_bytes(text[at]);
+      if (next >= text.size() || (text[at] != '\n' && !text.substr(next).starts_with(space))) continue;
+      joined_.emplace(text.substr(at, next - at + symbol_bytes(text[next])));
+    }
+  }
+}
+
+/// Whether a merge may put these two neighbours into one token. Where they are not the symbols that a word starts as, other
+/// symbols stand for them, or none, so that others may meet.
+bool Bpe::may_join(std::string_view left, std::string_view right) const {
+  const bool is_known = left == "\n" || right == (model_.words_are_bytes ? " " : kMetaSpace);
+  return !is_known || model_.ignore_merges || id_of(left) < 0 || id_of(right) < 0 ||
+         joined_.contains(std::string(left).append(right));
+}
+
+void Bpe::append_parts(std::string_view text, std::vector<std::string>& parts) const {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t word = cut_before_spaces_ ? word_end(text, begin) : text.size();
+    std::size_t end = begin;
+    while (end < word) {
+      const auto left = text.substr(end, symbol_bytes(text[end]));
+      end += left.size();
+      if (end < word && !may_join(left, text.substr(end, symbol_bytes(text[end])))) break;
+    }
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 void Bpe::encode_text(std::string_view text, bool special_is_text, Workspace& workspace,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -118,6 +119,9 @@ class Bpe {
   void encode_text(std::string_view text, bool special_is_text, Workspace& workspace,
                    std::vector<std::int32_t>& ids) const;
 
+  /// The parts of such a text, or of a word, that no merge crosses.
+  void append_parts(std::string_view text, std::vector<std::string>& parts) const;
+
   const BpeModel& model() const { return model_; }
   void mark_special(std::int32_t id, bool special = true);
 
@@ -134,11 +138,16 @@ class Bpe {
   bool may_cut_before_spaces() const;
   bool may_cut_at_newlines() const;
   std::size_t word_end(std::string_view text, std::size_t at) const;
+  std::size_t symbol_bytes(char first) const;
+  void find_joined();
+  bool may_join(std::string_view left, std::string_view right) const;
 
   BpeModel model_;
   std::array<std::int32_t, 256> byte_ids_{};  // of entries of one byte
   bool cut_before_spaces_ = false;
   bool cut_at_newlines_ = false;
+  std::set<std::string, std::less<>>
+      joined_;  // two symbols in a row in a token, the first a newline or the second a space
 };
 
 }  // namespace llampi::tokenizer

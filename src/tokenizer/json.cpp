@@ -48,16 +48,35 @@ std::string JsonTokenizer::name() const { return fmt::format("tokenizer.json (BP
 std::vector<std::int32_t> JsonTokenizer::encode(std::string_view text, SpecialText special,
                                                 TextStart start) const {
   const auto lease = workspaces_.take();
-  std::string storage;
-  text = well_formed(text, storage);
   std::vector<std::int32_t> ids;
   Encoding encoding{*lease, special == SpecialText::text, ids};
+  encode(text, start, encoding);
+  return ids;
+}
+
+std::vector<std::string> JsonTokenizer::parts(std::string_view text) const {
+  const auto lease = workspaces_.take();
+  std::vector<std::int32_t> ids;
+  std::vector<std::string> parts;
+  Encoding encoding{*lease, false, ids, &parts};
+  encode(text, TextStart::beginning, encoding);
+  return parts;
+}
+
+void JsonTokenizer::put_token(std::int32_t id, Encoding& encoding) const {
+  if (encoding.parts) return encoding.parts->push_back(name_of(id));
+  encoding.ids.push_back(id);
+}
+
+void JsonTokenizer::encode(std::string_view text, TextStart start, Encoding& encoding) const {
+  std::string storage;
+  text = well_formed(text, storage);
   bool is_first = start == TextStart::beginning;
   std::string normalized;
   AddedTokens::Pieces pieces(added_, encoding.workspace.matcher, text, encoding.special_is_text);
   while (const auto piece = pieces.next()) {
     if (piece->token) {
-      ids.push_back(piece->token->id);
+      put_token(piece->token->id, encoding);
     } else if (normalizers_.empty()) {
       encode_normalized(piece->text, is_first, encoding);
     } else {
@@ -66,14 +85,13 @@ std::vector<std::int32_t> JsonTokenizer::encode(std::string_view text, SpecialTe
     }
     is_first = false;
   }
-  return ids;
 }
 
 void JsonTokenizer::encode_normalized(std::string_view text, bool is_first, Encoding& encoding) const {
   AddedTokens::Pieces pieces(added_normalized_, encoding.workspace.matcher, text, encoding.special_is_text);
   while (const auto piece = pieces.next()) {
     if (piece->token) {
-      encoding.ids.push_back(piece->token->id);
+      put_token(piece->token->id, encoding);
     } else {
       encode_piece(piece->text, is_first, 0, encoding);
     }
@@ -85,6 +103,7 @@ void JsonTokenizer::encode_normalized(std::string_view text, bool is_first, Enco
 void JsonTokenizer::encode_piece(std::string_view piece, bool is_first, std::size_t step,
                                  Encoding& encoding) const {
   if (step == pre_tokenizers_.size()) {
+    if (encoding.parts) return bpe_.append_parts(piece, *encoding.parts);
     bpe_.encode_text(piece, encoding.special_is_text, encoding.workspace.bpe, encoding.ids);
     return;
   }

@@ -47,6 +47,7 @@ class JsonTokenizer : public FileTokenizer {
   std::int64_t vocabulary() const override { return static_cast<std::int64_t>(names_.size()); }
   std::vector<std::int32_t> encode(std::string_view text, SpecialText special,
                                    TextStart start) const override;
+  std::vector<std::string> parts(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string bytes_of(std::int32_t id) const override;
   std::optional<std::int32_t> find(std::string_view token) const override;
@@ -69,7 +70,10 @@ class JsonTokenizer : public FileTokenizer {
     Workspace& workspace;
     bool special_is_text;
     std::vector<std::int32_t>& ids;
+    std::vector<std::string>* parts = nullptr;  ///< wanted instead
   };
+  void encode(std::string_view text, TextStart start, Encoding& encoding) const;
+  void put_token(std::int32_t id, Encoding& encoding) const;
   void encode_normalized(std::string_view text, bool is_first, Encoding& encoding) const;
   void encode_piece(std::string_view piece, bool is_first, std::size_t step, Encoding& encoding) const;
   const std::string& name_of(std::int32_t id) const;

@@ -147,6 +147,24 @@ class SentencePieceTokenizer : public FileTokenizer {
     return ids;
   }
 
+  std::vector<std::string> parts(std::string_view text) const override {
+    const auto lease = workspaces_.take();
+    std::string storage;
+    std::vector<std::string> parts;
+    AddedTokens::Pieces pieces(symbols_, (*lease).matcher, well_formed(text, storage), false);
+    while (const auto piece = pieces.next()) {
+      if (piece->token) {
+        parts.push_back(piece->token->content);
+        continue;
+      }
+      const auto part = normalized(piece->text, false, (*lease).matcher);
+      AddedTokens::Pieces inner(user_defined_, (*lease).matcher, part, false);
+      while (const auto word = inner.next())
+        word->token ? parts.push_back(word->token->content) : bpe_.append_parts(word->text, parts);
+    }
+    return parts;
+  }
+
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     std::string bytes;  // of byte pieces, which follow each other

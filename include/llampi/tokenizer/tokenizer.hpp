@@ -49,6 +49,13 @@ class Tokenizer {
   /// Bytes that are not UTF-8 are encoded as U+FFFD, but by "bytes".
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialText special = SpecialText::tokens,
                                            TextStart start = TextStart::beginning) const = 0;
+  /// encode(text) in parts whose ids do not depend on what stands around them, as words and special tokens are; for comparison,
+  /// without meaning otherwise. Of tokenizers that do not say, the ids.
+  virtual std::vector<std::string> parts(std::string_view text) const {
+    std::vector<std::string> parts;
+    for (const auto id : encode(text)) parts.push_back(std::to_string(id));
+    return parts;
+  }
   /// Whether bytes that are not UTF-8 keep their meaning.
   virtual bool takes_any_bytes() const { return false; }
   /// Whether a text may be cut anywhere and encoded piece by piece, with the same ids.

@@ -117,10 +117,37 @@ TEST(TextCutter, PiecesHaveTheIdsOfTheWholeWithRealTokenizers) {
   std::mt19937 random(kSeed);
   std::string all;
   while (all.size() < 200'000) all += texts[random() % texts.size()] + (random() % 2 == 0 ? "\n" : " ");
-  for (const char* name : {"gpt2", "llama2", "llama3", "sentencepiece"}) {
+  for (const char* name :
+       {"gpt2", "llama2", "llama3", "mistral", "mistral-v3", "qwen", "sentencepiece", "tekken"}) {
     SCOPED_TRACE(name);
     expect_ids_of_the_whole(*tokenizer::make_tokenizer(folder / name), all);
   }
+}
+
+/// How a repetition becomes tokens depends on where it begins, further away than what the cutter looks at.
+TEST(TextCutter, CutsNoRepetitionWhoseTokensSpanSpacesOrLines) {
+  nlohmann::json file = {
+      {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}},
+      {"model", {{"type", "BPE"}, {"merges", {"h a", "▁ ha", "▁ha ▁ha", "= \n", "=\n =\n"}}}}};
+  for (const char* key : {"pre_tokenizer", "post_processor"}) file[key] = nullptr;
+  file["decoder"] = {{"type", "Fuse"}};
+  file["added_tokens"] = nlohmann::json::array();
+  auto& vocabulary = file["model"]["vocab"];
+  for (const char* token : {"ha", "▁ha", "▁ha▁ha", "=\n", "=\n=\n", "\n", "▁", "=", "ä"})
+    vocabulary[token] = vocabulary.size();
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary[std::string(1, c)] = vocabulary.size();
+  const TemporaryFolder folder;
+  write_text(folder / "tokenizer.json", file.dump());
+  const auto tokenizer = tokenizer::make_tokenizer((folder / "tokenizer.json").string());
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += prose(300);
+    for (int n = 0; n < 50 + i % 7; ++n) text += i % 2 == 0 ? " ha" : "=\n";
+  }
+  expect_ids_of_the_whole(*tokenizer, text);
+  std::string only;
+  for (int n = 0; n < 1000; ++n) only += " ha";
+  EXPECT_EQ(data::TextCutter(*tokenizer).cut(only), 0U);
 }
 
 TEST(TextCutter, CutsNothingWhereTheTokenizerDoesNotAgree) {
