@@ -117,16 +117,6 @@ void refuse_tools(const Json& object, std::initializer_list<const char*> keys, c
   }
 }
 
-/// Keys of a line of prompt and completion: a model would silently be trained without what they say.
-void refuse_keys_of_prompt(const Json& line) {
-  for (const char* key : {"system", "weight", "reasoning_content"}) {
-    if (!find_value(line, key)) continue;
-    throw_user_error("\"{}\" is not supported in a line with \"messages\": {}", key,
-                     key == std::string_view("system") ? "make it their first message, with the role system"
-                                                       : "give it to the messages it is meant for");
-  }
-}
-
 /// The keys that a message of the assistant may have in addition; a line of prompt and completion has them itself.
 void read_options(const Json& object, const std::string& where, tokenizer::Message& message) {
   message.trained = parse_weight(object, where);
@@ -155,6 +145,22 @@ tokenizer::Conversation parse_messages(const Json& messages) {
   return conversation;
 }
 
+/// Keys of a line of prompt and completion: a model would silently be trained without what they say. They may say what the messages
+/// say, or nothing.
+void refuse_keys_of_prompt(const Json& line, const tokenizer::Conversation& conversation) {
+  const auto refuse = [](const char* key, const char* remedy) {
+    throw_user_error("\"{}\" is not supported in a line with \"messages\": {}, or remove it", key, remedy);
+  };
+  const auto& first = conversation.front();
+  const auto* const system = find_value(line, "system");
+  if (system && *system != "" && (first.role != tokenizer::ChatRole::system || *system != first.content))
+    refuse("system", "make it their first message, with the role system");
+  const auto* const weight = find_value(line, "weight");
+  if (weight && *weight != 1) refuse("weight", "give it, 0 or 1, to the messages it is meant for");
+  const auto* const thoughts = find_value(line, "reasoning_content");
+  if (thoughts && *thoughts != "") refuse("reasoning_content", "give it to the messages it is meant for");
+}
+
 tokenizer::Conversation parse_prompt(const Json& json) {
   tokenizer::Conversation conversation;
   if (const auto* system = find_value(json, "system"); system && *system != "")
@@ -179,8 +185,9 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
                      keys_found(json));
   if (!messages) return parse_prompt(json);
-  refuse_keys_of_prompt(json);
-  return parse_messages(*messages);
+  auto conversation = parse_messages(*messages);
+  refuse_keys_of_prompt(json, conversation);
+  return conversation;
 }
 
 }  // namespace llampi::data

@@ -50,7 +50,7 @@ class Tokenizer {
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialText special = SpecialText::tokens,
                                            TextStart start = TextStart::beginning) const = 0;
   /// encode(text) in parts whose ids do not depend on what stands around them, as words and special tokens are; for comparison,
-  /// without meaning otherwise. Of tokenizers that do not say, the ids.
+  /// without meaning otherwise. The ids, where a tokenizer has no such parts.
   virtual std::vector<std::string> parts(std::string_view text) const {
     std::vector<std::string> parts;
     for (const auto id : encode(text)) parts.push_back(std::to_string(id));

@@ -94,6 +94,13 @@ TEST(ConversationLine, GivesTheMessages) {
                   HasSubstr(fmt::format("\"{}\" is not supported in a line with \"messages\"", key)));
     }
   }
+  for (const char* same : {R"("system": "s")", R"("system": "")", R"("weight": 1)",
+                           R"("reasoning_content": "")", R"("prompt": "a")"}) {
+    const auto line = fmt::format(
+        R"({{{}, "messages": [{{"role": "system", "content": "s"}}, {{"role": "user", "content": "a"}}]}})",
+        same);
+    EXPECT_EQ(data::parse_conversation(line).size(), 2U) << "says nothing new: " << same;
+  }
   const auto with_system = data::parse_conversation(R"({"system": "s", "prompt": "p", "completion": "c"})");
   ASSERT_EQ(with_system.size(), 3U);
   EXPECT_EQ(with_system[0].role, tokenizer::ChatRole::system);
