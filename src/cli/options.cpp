@@ -160,8 +160,7 @@ std::string read_text(const std::filesystem::path& path) {
   } catch (const UserError& error) {
     throw_user_error("the configuration file {}", error.what());
   }
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write it
-  return text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
+  return std::string(without_byte_order_mark(text));
 }
 
 /// A text that the resolved configuration could not give back.

@@ -27,10 +27,10 @@ Json parse_object(std::string_view line) {
     if (what.find("surrogate") != std::string_view::npos)
       throw_user_error("the line has half of a surrogate pair (\\ud800 to \\udfff) at byte {}", error.byte);
     if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
-      const auto begin =
-          line.find_first_not_of(" \t\r", line.starts_with("\xEF\xBB\xBF") ? 3 : 0);  // a byte order mark
+      const auto text = without_byte_order_mark(line);
+      const auto begin = text.find_first_not_of(" \t\r");
       if (begin != std::string_view::npos &&
-          line.find_first_not_of(" \t\r", begin + 1) == std::string_view::npos)
+          text.find_first_not_of(" \t\r", begin + 1) == std::string_view::npos)
         throw_user_error(
             "the line has only a bracket: this is JSON over several lines, and JSON lines are expected, one object on each "
             "(jq -c '.[]' makes them of an array)");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/tokenizer/utf8.hpp"
 
@@ -19,8 +20,6 @@ using namespace std::string_view_literals;
 /// Text in a language with accents, in Latin-1, has a few percent; texts in other encodings, and what is no
 /// text, far more.
 constexpr double kMostIllFormed = 0.1;
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // of UTF-8
 
 struct Signature {
   std::string_view bytes;
@@ -165,7 +164,7 @@ void refuse_json(const std::string& where) {
 bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   constexpr std::string_view kBlank = " \t\r\n";
   const bool is_cut = head.size() >= kHeadBytes;
-  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
+  head = without_byte_order_mark(head);
   const auto begin = head.find_first_not_of(kBlank);
   if (begin == head.npos) return false;
   const auto extension = path.extension();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "llampi/core/error.hpp"
 
@@ -33,43 +34,44 @@ std::size_t until_whole_character(std::string_view text) {
   return text.size();
 }
 
-}  // namespace
-
-TextCutter::TextCutter(const tokenizer::Tokenizer& tokenizer)
-    : tokenizer_(tokenizer), line_end_(tokenizer.encode("\n")) {}
-
-// Encoded alone, a later piece would begin like a text, which for some tokenizers means with a space before
-// it. Behind a line end it does not.
-std::optional<std::vector<std::int32_t>> TextCutter::encode_behind_line_end(std::string_view text) const {
-  auto ids = tokenizer_.encode("\n" + std::string(text));
-  if (line_end_.size() > ids.size() || !std::equal(line_end_.begin(), line_end_.end(), ids.begin()))
-    return {};
-  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(line_end_.size()));
-  return ids;
+/// What `read`, encode() or parts() of a tokenizer, makes of `text` after a line end; nothing if a line end changes something in it.
+/// Read alone, a later piece would begin like a text, which for some tokenizers means with a space before it.
+template <class Read>
+auto read_after_line_end(const Read& read, std::string_view text) -> std::optional<decltype(read(text))> {
+  auto all = read("\n" + std::string(text));
+  const auto line_end = read("\n");
+  if (line_end.size() > all.size() || !std::equal(line_end.begin(), line_end.end(), all.begin())) return {};
+  all.erase(all.begin(), all.begin() + std::ssize(line_end));
+  return all;
 }
+
+/// Whether `read` makes of two texts in a row what it makes of `both` together.
+template <class Read>
+bool may_be_read_apart(const Read& read, std::string_view before, std::string_view behind,
+                       std::string_view both) {
+  const auto next = read_after_line_end(read, behind);
+  if (!next) return false;
+  auto apart = read(before);
+  apart.insert(apart.end(), next->begin(), next->end());
+  return apart == read(both);
+}
+
+auto encoder(const tokenizer::Tokenizer& tokenizer) {
+  return [&tokenizer](std::string_view text) { return tokenizer.encode(text); };
+}
+
+}  // namespace
 
 bool TextCutter::may_cut(std::string_view text, std::size_t place) const {
   const auto begin = place - std::min(place, kContextBytes);
   const auto before = text.substr(begin, place - begin);
   const auto behind = text.substr(place, kContextBytes);
-  const auto next = encode_behind_line_end(behind);
-  if (!next) return false;
-  auto ids = tokenizer_.encode(before);
-  ids.insert(ids.end(), next->begin(), next->end());
   const auto both = text.substr(begin, before.size() + behind.size());
-  return ids == tokenizer_.encode(both) && ends_part(before, behind, both);
-}
-
-/// Equal ids around the place do not suffice: how a repetition in a word becomes tokens depends on where it begins, however
-/// far that is.
-bool TextCutter::ends_part(std::string_view before, std::string_view behind, std::string_view both) const {
-  const auto line_end = tokenizer_.parts("\n");
-  const auto next = tokenizer_.parts("\n" + std::string(behind));
-  if (line_end.size() > next.size() || !std::equal(line_end.begin(), line_end.end(), next.begin()))
-    return false;
-  auto parts = tokenizer_.parts(before);
-  parts.insert(parts.end(), next.begin() + std::ssize(line_end), next.end());
-  return parts == tokenizer_.parts(both);
+  // Equal ids around the place do not suffice: how a repetition in a word becomes tokens depends on where it begins, however
+  // far that is.
+  const auto parts = [this](std::string_view some) { return tokenizer_.parts(some); };
+  return may_be_read_apart(encoder(tokenizer_), before, behind, both) &&
+         may_be_read_apart(parts, before, behind, both);
 }
 
 std::size_t TextCutter::cut(std::string_view text) const {
@@ -86,7 +88,7 @@ std::size_t TextCutter::cut(std::string_view text) const {
 
 std::vector<std::int32_t> TextCutter::encode_next(std::string_view piece) const {
   if (piece.empty() || tokenizer_.encodes_piecewise()) return tokenizer_.encode(piece);
-  auto ids = encode_behind_line_end(piece);
+  auto ids = read_after_line_end(encoder(tokenizer_), piece);
   require(ids.has_value(), "a text that was cut where it must not be");
   return *std::move(ids);
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,7 +14,8 @@ namespace llampi::data {
 /// where the tokenizer, asked about the words around the place, agrees. May be used by several threads.
 class TextCutter {
  public:
-  explicit TextCutter(const tokenizer::Tokenizer& tokenizer);  ///< must outlive it
+  /// @param tokenizer must outlive it
+  explicit TextCutter(const tokenizer::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   /// How many bytes of `text` may be a piece, with the rest yet to come; 0 if no place for a cut was found.
   std::size_t cut(std::string_view text) const;
@@ -24,13 +24,9 @@ class TextCutter {
   std::vector<std::int32_t> encode_next(std::string_view piece) const;
 
  private:
-  /// Ids of `text` as they are behind a line end, if a line end changes nothing in them.
-  std::optional<std::vector<std::int32_t>> encode_behind_line_end(std::string_view text) const;
   bool may_cut(std::string_view text, std::size_t place) const;
-  bool ends_part(std::string_view before, std::string_view behind, std::string_view both) const;
 
   const tokenizer::Tokenizer& tokenizer_;
-  const std::vector<std::int32_t> line_end_;  // its ids
 };
 
 }  // namespace llampi::data

@@ -42,9 +42,10 @@ std::string token_name(const json& value, const std::string& where) {
 
 /// transformers makes each token that begins or ends texts one that is found in them, also where the tokenizer's own file has it
 /// in the vocabulary only.
-/// @param value its name, or an object with "content"
-void add_token(FileTokenizer& tokenizer, std::int32_t id, const json& value, const std::string& where) {
-  AddedToken token{.id = id, .content = token_name(value, where), .special = true};
+/// @param value its name, or an object with flags
+void add_token(FileTokenizer& tokenizer, std::int32_t id, std::string name, const json& value,
+               const std::string& where) {
+  AddedToken token{.id = id, .content = std::move(name), .special = true};
   if (value.is_object()) {
     Fields fields(value, where);
     token.single_word = fields.flag("single_word", false);
@@ -55,7 +56,7 @@ void add_token(FileTokenizer& tokenizer, std::int32_t id, const json& value, con
   tokenizer.add_token(std::move(token));
 }
 
-/// The id of the token that `key` names; nothing if it is missing or null.
+/// The id of the token that `key` names; nothing if it is missing or null. The token is found in texts from then on.
 /// @param required whether a token that the tokenizer does not have is an error, or nothing
 std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::optional<File>& file,
                                         const char* key, bool required = true) {
@@ -65,11 +66,11 @@ std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::opt
   const json* value = fields.find(key);
   if (!value) return std::nullopt;
   const std::string where = file->source + ": " + key;
-  const std::string name = token_name(*value, where);
+  std::string name = token_name(*value, where);
   const auto id = tokenizer.find(name);
   if (!id && required)
     fields.refuse(fmt::format("\"{}\" is {}, which is not a token of the tokenizer", key, in_quotes(name)));
-  if (id) add_token(tokenizer, *id, *value, where);
+  if (id) add_token(tokenizer, *id, std::move(name), *value, where);
   return id;
 }
 

@@ -134,34 +134,19 @@ class SentencePieceTokenizer : public FileTokenizer {
   std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
     const auto lease = workspaces_.take();
     const bool special_is_text = special == SpecialText::text;
-    std::string storage;
     std::vector<std::int32_t> ids;
-    AddedTokens::Pieces pieces(symbols_, (*lease).matcher, well_formed(text, storage), special_is_text);
-    while (const auto part = pieces.next()) {
-      if (part->token) {
-        ids.push_back(part->token->id);
-      } else {
-        encode_part(normalized(part->text, special_is_text, (*lease).matcher), special_is_text, *lease, ids);
-      }
-    }
+    walk(
+        text, special_is_text, (*lease).matcher, [&](const AddedToken& token) { ids.push_back(token.id); },
+        [&](std::string_view between) { encode_between(between, special_is_text, *lease, ids); });
     return ids;
   }
 
   std::vector<std::string> parts(std::string_view text) const override {
     const auto lease = workspaces_.take();
-    std::string storage;
     std::vector<std::string> parts;
-    AddedTokens::Pieces pieces(symbols_, (*lease).matcher, well_formed(text, storage), false);
-    while (const auto piece = pieces.next()) {
-      if (piece->token) {
-        parts.push_back(piece->token->content);
-        continue;
-      }
-      const auto part = normalized(piece->text, false, (*lease).matcher);
-      AddedTokens::Pieces inner(user_defined_, (*lease).matcher, part, false);
-      while (const auto word = inner.next())
-        word->token ? parts.push_back(word->token->content) : bpe_.append_parts(word->text, parts);
-    }
+    walk(
+        text, false, (*lease).matcher, [&](const AddedToken& token) { parts.push_back(token.content); },
+        [&](std::string_view between) { bpe_.append_parts(between, parts); });
     return parts;
   }
 
@@ -301,6 +286,22 @@ class SentencePieceTokenizer : public FileTokenizer {
     }
   }
 
+  /// Calls `put_token` with each token that is found in a text, and `put_text` with what is between them, normalized.
+  void walk(std::string_view text, bool special_is_text, Matcher& matcher, const auto& put_token,
+            const auto& put_text) const {
+    std::string storage;
+    AddedTokens::Pieces pieces(symbols_, matcher, well_formed(text, storage), special_is_text);
+    while (const auto piece = pieces.next()) {
+      if (piece->token) {
+        put_token(*piece->token);
+        continue;
+      }
+      const auto part = normalized(piece->text, special_is_text, matcher);
+      AddedTokens::Pieces inner(user_defined_, matcher, part, special_is_text);
+      while (const auto word = inner.next()) word->token ? put_token(*word->token) : put_text(word->text);
+    }
+  }
+
   /// With "▁" for spaces. Where spaces are removed, those of user-defined pieces stay.
   std::string normalized(std::string_view text, bool special_is_text, Matcher& matcher) const {
     std::string result;
@@ -327,20 +328,12 @@ class SentencePieceTokenizer : public FileTokenizer {
     return result;
   }
 
-  void encode_part(std::string_view text, bool special_is_text, Workspace& workspace,
-                   std::vector<std::int32_t>& ids) const {
-    AddedTokens::Pieces pieces(user_defined_, workspace.matcher, text, special_is_text);
-    while (const auto part = pieces.next()) {
-      if (part->token) {
-        ids.push_back(part->token->id);
-      } else if (replacements_.empty()) {
-        bpe_.encode_text(part->text, special_is_text, workspace.bpe, ids);
-      } else {
-        workspace.ids.clear();
-        bpe_.encode_text(part->text, special_is_text, workspace.bpe, workspace.ids);
-        append(workspace.ids, ids.size(), ids);
-      }
-    }
+  void encode_between(std::string_view text, bool special_is_text, Workspace& workspace,
+                      std::vector<std::int32_t>& ids) const {
+    if (replacements_.empty()) return bpe_.encode_text(text, special_is_text, workspace.bpe, ids);
+    workspace.ids.clear();
+    bpe_.encode_text(text, special_is_text, workspace.bpe, workspace.ids);
+    append(workspace.ids, ids.size(), ids);
   }
 
   /// What is unknown is one token, however long it is.

@@ -31,6 +31,8 @@ std::string count(std::int64_t number, const char* one, const char* ending = "s"
 std::string replace_controls(std::string_view text, char replacement, std::string_view kept = {});
 /// " (seen from FOLDER)", the current one, for a relative path; empty for others. For what is not there.
 std::string seen_from(const std::filesystem::path& path);
+/// `text` without a UTF-8 byte order mark at its beginning, which some editors write.
+std::string_view without_byte_order_mark(std::string_view text);
 /// Letters to insert, leave out or replace that make `b` of `a` (Levenshtein). Takes |a| |b| steps.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

@@ -74,6 +74,13 @@ TEST(Text, EditDistanceCountsChangedCharacters) {
   EXPECT_EQ(edit_distance("four", ""), 4U);
 }
 
+TEST(Text, ByteOrderMarkIsLeftOutAtTheBeginningOnly) {
+  EXPECT_EQ(without_byte_order_mark("\xEF\xBB\xBF"
+                                    "a\xEF\xBB\xBF"),
+            "a\xEF\xBB\xBF");
+  for (const char* other : {"", "a", "\xEF\xBB"}) EXPECT_EQ(without_byte_order_mark(other), other);
+}
+
 TEST(Text, OnlyAWholeTextIsANumber) {
   EXPECT_EQ(parse_number<int>("0"), 0);
   EXPECT_EQ(parse_number<int>("-12"), -12);
