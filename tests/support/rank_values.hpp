@@ -42,12 +42,11 @@ std::vector<T> values(int rank, std::int64_t elements, std::uint64_t salt = 0) {
 /// Pairs of neighbours are added until one number is left, the last of an odd number as it is.
 template <class T>
 T tree_sum(std::vector<T> sums) {
-  std::size_t left = sums.size();
-  while (left > 1) {
-    const std::size_t pairs = left / 2;
+  while (sums.size() > 1) {
+    const std::size_t pairs = sums.size() / 2;
     for (std::size_t i = 0; i < pairs; ++i) sums[i] = static_cast<T>(sums[2 * i] + sums[2 * i + 1]);
-    if (left % 2 == 1) sums[pairs] = sums[left - 1];
-    left = pairs + left % 2;
+    if (sums.size() % 2 == 1) sums[pairs] = sums.back();
+    sums.resize(pairs + sums.size() % 2);
   }
   return sums.front();
 }
