@@ -355,7 +355,8 @@ std::string recorded_text(const Continuing& run) {
         text = with_note(text, "model.weights", weights);
     }
   }
-  if (const auto began = then.note(kBeganFrom); !began.empty()) text = with_note(text, kBeganFrom, began);
+  for (const char* began : {kBeganFrom, kBeganAt})
+    if (const auto note = then.note(began); !note.empty()) text = with_note(text, began, note);
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
   for (const auto& [key, value] : read_run_text(run.texts.resolved).values) {
     if (is_decided_once(key) && value == kAutomatic) keep(key);

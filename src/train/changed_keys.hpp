@@ -57,6 +57,8 @@ void refuse_changes(const Config& config, const std::vector<Change>& changes, co
 
 /// Note of a run that began from a checkpoint (run.resume = FILE): which, as an absolute path.
 inline constexpr const char* kBeganFrom = "run.began_from";
+/// The same: the step of that checkpoint.
+inline constexpr const char* kBeganAt = "run.began_at";
 
 /// The configuration as it really is: what only counts at the beginning is the checkpoint's.
 std::string recorded_text(const Continuing& run);

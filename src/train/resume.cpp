@@ -13,6 +13,7 @@
 #include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
+#include "train/history.hpp"
 #include "train/same_model.hpp"
 #include "train/tokenizer_check.hpp"
 
@@ -65,7 +66,16 @@ std::vector<fs::path> given_checkpoints(const Config& config) {
   return files;
 }
 
-/// run.resume = FILE or the folder of a run. What the run itself has saved after it goes first: the same command continues.
+/// Whether run.dir has saved a checkpoint of this step, later than all that are left there: it was moved away.
+bool was_own(const Checkpoint& given, const Checkpoint& own, const fs::path& run_dir) {
+  const std::int64_t step = given.summary.state.step;
+  return step > own.summary.state.step &&
+         std::ranges::any_of(saved_checkpoints(run_dir),
+                             [&](const auto& saved) { return saved.step == step; });
+}
+
+/// run.resume = FILE or the folder of a run. What the run itself has saved since it began there goes first, even if the other
+/// run is at a later step by now: the same command continues.
 Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
   const std::string& place = config.run.resume.file;
   const auto files = given_checkpoints(config);
@@ -94,21 +104,24 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
   if (reason)
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason),
                                   *reason + "; use another checkpoint");
-  auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
-  if (!own || own->summary.state.step <= given.summary.state.step) {
-    if (files.back() != place && !same_place(config.run.dir, place))  // the newest of that run
+  const auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
+  const bool is_own = same_place(config.run.dir, place) || (own && same_place(own->file, given.file));
+  if (!own || (is_own && own->summary.state.step <= given.summary.state.step) ||
+      was_own(given, *own, config.run.dir)) {
+    if (files.back() != place && !is_own)  // the newest of that run
       warn_if_newest_vanished(place, given.file, given.summary.state.step, log);
     return given;
   }
-  if (!same_place(beginning_of(*own), place) && !same_place(config.run.dir, place)) {
+  const std::int64_t step = given.summary.state.step, own_step = own->summary.state.step;
+  if (!is_own && !same_place(beginning_of(*own), place)) {
     throw_user_error(
         "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
         "another run.dir to continue from the one, or run.resume = auto to continue the other",
-        place, given.summary.state.step, config.run.dir, own->summary.state.step);
+        place, step, config.run.dir, own_step);
   }
   log.info(
-      "run.resume = {} is at step {}; {} has continued from there, so the run continues from its own newest checkpoint",
-      place, given.summary.state.step, config.run.dir);
+      "run.resume = {} is at step {}; the run continues from its own newest checkpoint in {}, of step {}",
+      place, step, own->file.parent_path().string(), own_step);
   return *own;
 }
 
@@ -123,13 +136,18 @@ std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<chec
                    config.run.dir, count(std::ssize(existing), "checkpoint"));
 }
 
+/// Of those that `llampi import` writes, and of others that no run wrote, nothing says where the data continue.
+void check_is_of_a_run(const Checkpoint& checkpoint) {
+  const auto& saved = checkpoint.summary.state;
+  if (saved.seq_len > 0 && saved.global_batch > 0) return;
+  throw_user_error(
+      "{} has seq_len = {} and global_batch = {}: no run has saved it; to begin a run with its weights, give it as "
+      "model.weights, and another run.dir",
+      checkpoint.file.string(), saved.seq_len, saved.global_batch);
+}
+
 void check_fits(const Checkpoint& checkpoint, const Config& config, const model::LlamaConfig& model) {
   const std::string source = checkpoint.file.string();
-  const auto& saved = checkpoint.summary.state;
-  if (saved.seq_len < 1 || saved.global_batch < 1) {
-    throw_user_error("{} has seq_len = {} and global_batch = {}: no run can have saved it", source,
-                     saved.seq_len, saved.global_batch);
-  }
   const auto saved_model = checkpoint::llama_of(checkpoint.summary.texts, checkpoint.file);
   check_same_shapes(model, config.model.config, saved_model, source,
                     "a run continues with its own model; use another run.dir for this one");
@@ -236,16 +254,23 @@ std::optional<Checkpoint> newest_with_optimizer(std::vector<fs::path> files,
   return std::nullopt;
 }
 
-/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, those of run.resume
-/// among them, if there is one.
+/// Instead of a file of weights alone, at which the run does not end: the newest before it with all state, if there is one; if the
+/// run itself has none, one of run.resume, but none that was saved there after this run began from it.
 Checkpoint continuable(const Checkpoint& newest, const Config& config, const checkpoint::TrainingState& fresh,
                        std::vector<checkpoint::Refused>& refused, const Log& log) {
   const auto state = continue_from(newest.summary.state, fresh);
   if (newest.summary.has_optimizer || state.step >= total_steps(config, state)) return newest;
   auto older = newest_with_optimizer(run_checkpoints(config), refused, log);
-  const auto given = newest_with_optimizer(given_checkpoints(config), refused, log);
-  if (given && (!older || older->summary.state.step < given->summary.state.step)) older = given;
+  if (!older) {
+    const std::string began_at = read_run_text(newest.summary.texts.run_config).note(kBeganAt);
+    const std::int64_t last = parse_number<std::int64_t>(began_at).value_or(newest.summary.state.step);
+    auto given = given_checkpoints(config);
+    std::erase_if(given,
+                  [&](const fs::path& file) { return checkpoint::checkpoint_step(file).value_or(0) > last; });
+    older = newest_with_optimizer(given, refused, log);
+  }
   if (!older) return newest;
+  check_is_of_a_run(*older);
   log.warning("{} has weights only; the run continues from {}, the newest with optimizer state",
               newest.file.string(), older->file.string());
   return *older;
@@ -257,6 +282,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   auto checkpoint = find_checkpoint(config, refused, log);
   const std::string data = data::describe_content(*inputs.train_file);
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
+  check_is_of_a_run(*checkpoint);
   if (checkpoint->file != config.run.resume.file)  // which the user has chosen
     checkpoint = continuable(*checkpoint, config, inputs.fresh, refused, log);
   warn_if_newest_vanished(config.run.dir, checkpoint->file, checkpoint->summary.state.step, log);
@@ -273,9 +299,11 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   const checkpoint::TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
   std::string run_text = recorded_text(run);
   const auto own = run_checkpoints(config);
-  if (std::ranges::find(own, checkpoint->file) == own.end())
+  if (std::ranges::find(own, checkpoint->file) == own.end()) {
     run_text =
         with_note(run_text, kBeganFrom, fs::absolute(config.run.resume.file).lexically_normal().string());
+    run_text = with_note(run_text, kBeganAt, std::to_string(checkpoint->summary.state.step));
+  }
   fs::path base;
   const bool finished = is_finished(*checkpoint, config, state, log);
   if (config.lora.rank > 0) {

@@ -188,6 +188,63 @@ TEST_F(Resume, ARunsFolderStandsForItsNewestCheckpoint) {
                  {"run.resume = run has no checkpoint", "resumed from c/checkpoints/step-00000002.h5"}, "c");
 }
 
+TEST_F(Resume, ABranchGoesOnAsItselfHoweverFarTheOtherRunIsByNow) {
+  expect_trained("--train.steps=1", {});
+  const std::string from_run = "--run.resume=run --train.steps=4";
+  expect_trained(from_run, {"resumed from run/checkpoints/step-00000001.h5", "step 4/4"}, "b");
+  expect_trained("--run.resume=run --train.steps=3 --checkpoint.content=weights", {"step 3/3"}, "killed");
+  remove_checkpoint("b", 4);
+  expect_trained("--train.steps=6", {"resumed from run/checkpoints/step-00000001.h5"});
+  expect_trained(
+      from_run,
+      {"run.resume = run is at step 6; the run continues from its own newest checkpoint in b/checkpoints, of step 3",
+       "resumed from b/checkpoints/step-00000003.h5", "step 4/4"},
+      "b");
+  expect_trained(from_run, {"run already complete: b/checkpoints/step-00000004.h5 is at step 4 of 4\n"}, "b");
+  // Its last files have weights only, the one before them is its own.
+  expect_trained(from_run + " --train.steps=5 --checkpoint.content=weights",
+                 {"resumed from b/checkpoints/step-00000004.h5"}, "b");
+  expect_trained(
+      from_run + " --train.steps=6",
+      {"b/checkpoints/step-00000005.h5 has weights only; the run continues from b/checkpoints/step-00000004.h5",
+       "resumed from b/checkpoints/step-00000004.h5"},
+      "b");
+  // Without an own one it is one of the other run, but none from after the branch.
+  expect_trained(from_run,
+                 {"killed/checkpoints/step-00000003.h5 has weights only; the run continues from "
+                  "run/checkpoints/step-00000001.h5"},
+                 "killed");
+  expect_refused(
+      "--run.resume=b/checkpoints/step-00000006.h5 --train.steps=9",
+      {"b/checkpoints/step-00000006.h5 is at step 6, but run has a checkpoint of step 6, which does not say"});
+}
+
+TEST_F(Resume, ACheckpointOfAnotherRunDoesNotReplaceAnEarlierOne) {
+  expect_trained("--train.steps=3", {});
+  expect_trained("", {"step 2/2"}, "own");
+  expect_refused(
+      "--run.resume=run/checkpoints/step-00000003.h5 --train.steps=4",
+      {"is at step 3, but own has a checkpoint of step 2, which does not say that it began from there"},
+      "own");
+  // Its own, from elsewhere.
+  fs::rename(path("run/checkpoints/step-00000003.h5"), path("moved.h5"));
+  expect_trained("--run.resume=moved.h5 --train.steps=4", {"resumed from moved.h5", "step 4/4"});
+}
+
+TEST_F(Resume, ACheckpointThatNoRunSavedIsNotContinued) {
+  expect_trained("", {});
+  export_model();
+  fs::create_directories(path("b/checkpoints"));
+  expect_done("import --weights hf --output b/checkpoints/step-00000000.h5");
+  const std::vector<std::string> parts = {"b/checkpoints/step-00000000.h5 has seq_len = 0", "model.weights"};
+  expect_refused("", parts, "b");
+  expect_refused("--run.resume=b", parts, "c");
+  expect_refused("--run.resume=b/checkpoints/step-00000000.h5", parts, "c");
+  const Ending check = run("check --config run.ini --run.dir=b");
+  EXPECT_EQ(check.status, 2) << check.err;
+  EXPECT_THAT(check.err, HasSubstr(parts[0]));
+}
+
 TEST_F(Resume, OfARunsFolderTheNewestCheckpointWithAllStateIsTaken) {
   expect_trained("--train.steps=1", {});
   expect_trained("--checkpoint.content=weights", {});

@@ -32,7 +32,7 @@ import sys
 import tempfile
 
 SECTIONS = "run|data|train|optimizer|fsdp|activation|checkpoint|log|lora"
-NOTES = {"run.began_from", "run.placement"}  # in config.ini, but no key
+NOTES = {"run.began_at", "run.began_from", "run.placement"}  # in config.ini, but no key
 
 
 MARK = r"<!-- (shorten|smaller|long:|tested by|not run:) (.+) -->"
