@@ -70,6 +70,10 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, O_RDWR | O_CREAT | O_TRUNC, "created"};
 }
 
+PosixFile PosixFile::open_or_create(const std::filesystem::path& path) {
+  return {path, O_RDWR | O_CREAT, "created"};
+}
+
 PosixFile PosixFile::create_unnamed(const std::filesystem::path& path) {
   PosixFile file = create(temporary_beside(path));
   std::filesystem::remove(file.path());
@@ -164,6 +168,13 @@ Lock PosixFile::lock() const {
     if (errno != EINTR) return Lock::unsupported;
   }
   return Lock::locked;
+}
+
+bool PosixFile::is_at_its_path() const {
+  struct stat here {
+  }, there{};
+  if (::fstat(descriptor_, &here) != 0) fail(path_, "fstat", "read");
+  return ::stat(path_.c_str(), &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
 std::string read_whole(const std::filesystem::path& path) {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_folder.hpp"
 
-#include <chrono>
 #include <fstream>
 #include <system_error>
-#include <thread>
 
 #include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
@@ -33,13 +30,6 @@ void create_trace_folder(const fs::path& folder, const Log& log) try {
   log.warning("there will be no trace: {}", error.what());
 }
 
-/// " (Slurm job 17, process 4711 on node7, since 2026-11-22T15:00:00Z)"; empty where it is not known. Of a job that was killed
-/// nothing is said: another one has the folder since.
-std::string describe_lock_holder(const fs::path& folder) {
-  const auto job = running_job(folder);
-  return job ? fmt::format(" ({}, since {})", to_string(*job), job->since) : "";
-}
-
 /// FOLDER/BEGINNING1END, or with the first number after that of which there is no such file.
 fs::path free_name(const fs::path& folder, const char* beginning, const char* end) {
   for (int number = 1;; ++number) {
@@ -47,11 +37,6 @@ fs::path free_name(const fs::path& folder, const char* beginning, const char* en
     std::error_code ignored;
     if (fs::symlink_status(name, ignored).type() == fs::file_type::not_found) return name;
   }
-}
-
-[[noreturn]] void refuse(const fs::path& folder) {
-  throw_user_error("{} is in use by another job{}; wait for it to finish, or choose another run.dir",
-                   folder.string(), describe_lock_holder(folder));
 }
 
 }  // namespace
@@ -63,37 +48,10 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std
   if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
     throw_user_error("run.dir = {} is not a folder", folder_.string());
   refuse_files_of_others();
-  if (!fs::exists(config_file(), ignored)) return;
   try {
-    locked_ = std::make_unique<io::PosixFile>(io::PosixFile::open_for_writing(config_file()));
-  } catch (const UserError&) {  // open() says so, if there is anything to run
-    return;
+    lock_ = std::make_unique<RunLock>(folder_, log, patience, waits);
+  } catch (const io::FileError&) {  // open() says so, if there is anything to run
   }
-  wait_for_lock(log, patience, waits);
-  holder_ = std::make_unique<LockHolder>(folder_);
-}
-
-void RunFolder::wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const {
-  const io::Lock first = locked_->lock();
-  if (first == io::Lock::unsupported)
-    log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
-  if (first != io::Lock::taken) return;
-  log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish", folder_.string(),
-           describe_lock_holder(folder_), patience);
-  for (const double begin = steady_seconds(); locked_->lock() == io::Lock::taken;) {
-    if (steady_seconds() - begin > patience) refuse(folder_);
-    if (waits) waits();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-}
-
-/// Another job may do the same just now, and have trained and ended before this one gets the lock.
-void RunFolder::create_and_lock() {
-  write_text(config_file(), "", std::ios::app);
-  auto created = io::PosixFile::open_for_writing(config_file());
-  if (created.lock() == io::Lock::taken || created.size() > 0) refuse(folder_);
-  locked_ = std::make_unique<io::PosixFile>(std::move(created));
-  holder_ = std::make_unique<LockHolder>(folder_);
 }
 
 /// Every run makes the folder of its checkpoints before it writes these. Where a user has moved that away, it
@@ -115,7 +73,7 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   constexpr auto kAdvice = "; choose another run.dir";
   io::create_folder(folder_ / "checkpoints", kAdvice);
   if (more.traces) create_trace_folder(folder_ / "trace", log);
-  if (!locked_) create_and_lock();
+  if (!lock_) lock_ = std::make_unique<RunLock>(folder_, log, 0, nullptr);  // throws, as it did before
   checkpoint::remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
   // Now, and not at the first save after hours.
   const auto probe = folder_ / "checkpoints" / "probe.tmp";
@@ -124,7 +82,6 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   fs::remove(probe, ignored);
   const fs::path metrics = folder_ / "metrics.jsonl";
   const auto fallbacks = fallback_folders(folder_, fallback_dir);  // config.ini is still that of the last job
-  if (io::read_whole(config_file()) != config) locked_->replace_content(config);  // the disk may be full
   keep_metrics_of_lost_steps(metrics, last_step, log);
   if (last_step == 0) {
     // Of an earlier run too, to which those that go there now would be added.
@@ -138,11 +95,20 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
     metrics_->restore(*fallback, last_step, log);
   if (more.tensorboard) open_events(metrics, log);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
+  write_config(config);
+  lock_->keep();
+}
+
+/// Keeps the file that it is, and what it holds if there is no room. Nothing is written where nothing changes: the disk may be full.
+void RunFolder::write_config(const std::string& config) const {
+  write_text(config_file(), "", std::ios::app);
+  if (io::read_whole(config_file()) != config)
+    io::PosixFile::open_for_writing(config_file()).replace_content(config);
 }
 
 void RunFolder::restore_metrics(std::int64_t last_step, const Log& log, const std::string& fallback_dir) const
     try {
-  if (!locked_) return;
+  if (!lock_) return;
   for (const fs::path& fallback : fallback_folders(folder_, fallback_dir)) {
     if (!list_spilled_metrics(fallback).contains(last_step)) continue;
     MetricsFile(folder_ / "metrics.jsonl", last_step, log).restore(fallback, last_step, log);

@@ -10,10 +10,10 @@
 
 #include "llampi/core/log.hpp"
 #include "llampi/io/posix_file.hpp"
-#include "llampi/train/lock_holder.hpp"
 #include "train/event_file.hpp"
 #include "train/history.hpp"
 #include "train/metrics.hpp"
+#include "train/run_lock.hpp"
 
 namespace llampi::train {
 
@@ -23,10 +23,10 @@ struct MoreFiles {
   bool tensorboard = false;
 };
 
-/// One job at a time has it: config.ini is locked as long as this lives, on file systems that have locks.
+/// One job at a time has it: RunLock.
 class RunFolder {
  public:
-  /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
+  /// Locks the folder, which is made if it is not there. If this ends before open(), nothing of that is left.
   /// @param patience in seconds: how long another job may keep it
   /// @param waits is called again and again meanwhile; what it throws ends the wait
   /// @throws UserError if another job has it, if it is not a folder, or if it holds no run but files of the
@@ -38,7 +38,7 @@ class RunFolder {
   /// @param config the run's, resolved
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
   /// @param fallback_dir checkpoint.fallback_dir: the run's fallback_folders() may have lines of metrics.jsonl
-  /// @throws UserError if it cannot be written, or if another job has made it meanwhile
+  /// @throws UserError if it cannot be written; config.ini then is as it was
   void open(const std::string& config, MoreFiles more, std::int64_t last_step, const Log& log = {},
             const std::string& fallback_dir = {});
   /// Of a run that is finished: appends the lines of metrics.jsonl that went to a fallback folder with the checkpoint of its
@@ -53,16 +53,14 @@ class RunFolder {
 
  private:
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
-  void wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const;
-  void create_and_lock();
   void keep_metrics_of_lost_steps(const std::filesystem::path& metrics, std::int64_t last_step,
                                   const Log& log) const;
   void open_events(const std::filesystem::path& metrics, const Log& log);
   void refuse_files_of_others() const;
+  void write_config(const std::string& config) const;
 
   std::filesystem::path folder_;
-  std::unique_ptr<io::PosixFile> locked_;
-  std::unique_ptr<LockHolder> holder_;  ///< while it is locked
+  std::unique_ptr<RunLock> lock_;  ///< null where nothing can be written
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<EventFile> events_;  ///< null where none is asked for
   std::unique_ptr<HistoryFile> history_;

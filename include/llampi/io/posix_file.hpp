@@ -39,6 +39,7 @@ class PosixFile {
   static PosixFile open_for_reading(const std::filesystem::path& path);
   static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
   static PosixFile create(const std::filesystem::path& path);            ///< or replace
+  static PosixFile open_or_create(const std::filesystem::path& path);    ///< for writing
   /// A new file in the folder of `path`, without a name: it disappears when it is closed, however the program
   /// ends.
   static PosixFile create_unnamed(const std::filesystem::path& path);
@@ -66,6 +67,8 @@ class PosixFile {
   void sync() const;
   /// Until it is closed; does not wait.
   Lock lock() const;
+  /// Whether the path still leads to this file: it was not removed, and no other one has its name.
+  bool is_at_its_path() const;
 
  private:
   PosixFile(const std::filesystem::path& path, int flags, const char* action);

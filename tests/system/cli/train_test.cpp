@@ -129,7 +129,7 @@ TEST_F(Train, RefusesATruncatedTokenFile) {
 }
 
 TEST_F(Train, RefusesAFolderThatCannotBeWritten) {
-  expect_refused("--run.dir=text/run", {"text/run/checkpoints: Not a directory; choose another run.dir"});
+  expect_refused("--run.dir=text/run", {"text/run: Not a directory; choose another run.dir"});
   expect_refused("--checkpoint.fallback_dir=text/more",
                  {"checkpoint.fallback_dir = text/more cannot be written"});
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,10 @@ void expect_refusal(const fs::path& folder, const Work& work) {
 TEST(RunFolder, IsMadeAndTidied) {
   const TemporaryFolder folder;
   const fs::path run = folder / "a/run";
+  { const RunFolder refused(run, Log(), 0.2); }
+  EXPECT_FALSE(fs::exists(folder / "a")) << "there was nothing to run";
   {
     RunFolder made(run, Log(), 0.2);
-    EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
     made.open("[run]\n", {.traces = true, .tensorboard = true}, 0);
   }
   EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
@@ -241,16 +243,38 @@ TEST(RunFolder, SaysWhichJobHasIt) {
   EXPECT_FALSE(fs::exists(folder / "running.json"));
 }
 
-// The second saw nothing to continue from.
-TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
+TEST(RunFolder, StaysLockedWhenConfigIniIsReplaced) {
   const TemporaryFolder folder;
-  RunFolder slow(folder.path(), Log(), 0.2);
+  const auto first = opened(folder.path(), "first\n");
+  write(folder / "edited", "edited\n");
+  fs::rename(folder / "edited", folder / "config.ini");  // as sed -i and editors do
+  expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
+  fs::remove(folder / "config.ini");
+  expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
+}
+
+// The second would see nothing to continue from.
+TEST(RunFolder, IsLockedBeforeItIsWritten) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "a/run";
+  auto first = std::make_unique<RunFolder>(run, Log(), 0.2);
+  expect_refusal(run, [&] { const RunFolder second(run, Log(), 0.2); });
   {
-    const auto quick = opened(folder.path(), "quick\n");
-    expect_refusal(folder.path(), [&] { slow.open("slow\n", {}, 0); });
+    // The first one is refused meanwhile.
+    RunFolder second(run, Log(), 60, [&] { first.reset(); });
+    expect_refusal(run, [&] { const RunFolder third(run, Log(), 0.2); });
+    second.open("second\n", {}, 0);
   }
-  expect_refusal(folder.path(), [&] { slow.open("slow\n", {}, 0); });
-  EXPECT_EQ(io::read_whole(folder / "config.ini"), "quick\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "second\n");
+}
+
+TEST(RunFolder, KeepsTheConfigurationOfTheLastJobWhereTheNextIsRefused) {
+  const TemporaryFolder folder;
+  opened(folder.path(), "first\n");
+  fs::remove(folder / "metrics.jsonl");
+  fs::create_directory(folder / "metrics.jsonl");
+  EXPECT_THROW(opened(folder.path(), "second\n"), UserError);
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "first\n");
 }
 
 TEST(RunFolder, MustBeNamed) {
