@@ -26,6 +26,19 @@ std::vector<int> blocks_of_layers(const model::Model& model, const std::vector<m
   return blocks;
 }
 
+/// Nothing would write its gradient.
+void require_used(const model::Model& model, const std::vector<model::LayerSpec>& specs,
+                  const std::vector<bool>& frozen) {
+  std::vector<bool> used(model.parameters().size());
+  for (const auto& spec : specs)
+    for (const auto& use : spec.parameters) used[use.parameter] = true;
+  for (std::size_t p = 0; p < used.size(); ++p) {
+    if (used[p] || (p < frozen.size() && frozen[p])) continue;
+    throw_user_error("no layer of the model uses its parameter {}, which is trained; freeze it or remove it",
+                     model.parameters()[p].name);
+  }
+}
+
 std::vector<bool> frozen_parameters(const EngineOptions& options) {
   std::vector<bool> frozen;
   for (const auto& group : options.parameter_groups) frozen.push_back(group.frozen);
@@ -59,6 +72,7 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
   for (const auto& layer : model.layers()) {
     compiled.specs.push_back(layer->spec(options.batch, options.precision.compute, sizes));
   }
+  if (options.training) require_used(model, compiled.specs, frozen_parameters(options));
   const bool divides_state = options.training && options.shard_optimizer_over_replicas;
   require(!divides_state || !options.offload.params, "replicas gather updated shards on the device");
   require(!options.precision.int8_base || !options.saves_frozen, "what is kept in 8 bits is not saved");

@@ -14,7 +14,6 @@
 #include "llampi/core/integers.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
-#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -212,18 +211,6 @@ std::vector<OptionValue> together(const Changes& changes) {
   return values;
 }
 
-/// The tokens of a micro-batch must be a multiple of this; 1 without FP8.
-std::int64_t fp8_tokens(const FitQuestion& q) {
-  std::int64_t multiple = 1;
-  for (const auto& layer : q.model.layers()) {
-    const auto spec = layer->spec(q.options.batch, q.options.precision.compute, q.sizes);
-    if (spec.fp8_weights.empty()) continue;
-    const auto scales = spec.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
-    multiple = std::max(multiple, model::fp8_multiple(scales));
-  }
-  return multiple;
-}
-
 int ranks_of(const DeviceMesh& mesh) { return mesh.shard_count() * mesh.replica_count(); }
 
 /// A power of 2: how many times as many ranks are tried.
@@ -238,19 +225,38 @@ std::int64_t batch_of(const FitQuestion& q) {
   return ranks_of(q.mesh) * q.options.micro_batches * q.options.batch.sequences;
 }
 
+EngineOptions with_changes(EngineOptions options, const Changes& changes) {
+  for (const auto& change : changes) change.apply(options);
+  return options;
+}
+
+/// Whether a run may have these options, however much memory there is.
+bool are_allowed(const FitQuestion& q, const EngineOptions& options, const DeviceMesh& mesh) {
+  return options.batch.tokens() % q.multiple_of_tokens() == 0 &&
+         !sum_order_problem(step_shape(options, mesh), options.precision, q.backend, options.reduction);
+}
+
+/// Without those that a run with these options may not have: together with them, others would not help either.
+Changes allowed(const FitQuestion& q, Changes changes, int ranks) {
+  const auto is_allowed = [&](const Changes& some) {
+    const EngineOptions options = with_changes(q.options, some);
+    return are_allowed(q, options, mesh_for(q, options, ranks));
+  };
+  if (is_allowed({}))  // otherwise one that makes it so may be among them
+    std::erase_if(changes, [&](const Change& change) { return !is_allowed({change}); });
+  return changes;
+}
+
 /// With these changes on so many ranks, if it fits then. Other numbers of ranks have other numbers of micro-batches.
 std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes, int ranks) {
-  EngineOptions options = q.options;
-  for (const auto& change : changes) change.apply(options);
-  if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
+  EngineOptions options = with_changes(q.options, changes);
   if (options.training && ranks != ranks_of(q.mesh)) {
     const std::int64_t pass = ranks * options.batch.sequences;
     options.micro_batches = static_cast<int>(ceil_div(batch_of(q), pass));
   }
 
   const DeviceMesh mesh = mesh_for(q, options, ranks);
-  if (sum_order_problem(step_shape(options, mesh), options.precision, q.backend, options.reduction))
-    return std::nullopt;
+  if (!are_allowed(q, options, mesh)) return std::nullopt;
   const auto arena_bytes = compile_model(q.model, options, mesh, q.sizes, q.backend).arena_bytes;
   if (!q.fits(arena_bytes, mesh, options)) return std::nullopt;
   return FittingRun{together(changes), ranks, std::move(options), arena_bytes};
@@ -299,10 +305,12 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 
 /// The first that fits, in the order that find_fit() promises.
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
-  const Changes batches = smaller_micro_batches(q.options),
-                others = other_changes(q.options, fp8_tokens(q) > 1),
-                narrow = narrower_state(q.model, q.options), units = smaller_units(q.model, q.options),
-                parts = state_over_replicas(q.options, q.mesh.replica_count());
+  const auto of = [&](Changes changes) { return allowed(q, std::move(changes), ranks); };
+  const Changes batches = of(smaller_micro_batches(q.options)),
+                others = of(other_changes(q.options, q.multiple_of_tokens() > 1)),
+                narrow = of(narrower_state(q.model, q.options)),
+                units = of(smaller_units(q.model, q.options)),
+                parts = of(state_over_replicas(q.options, q.mesh.replica_count()));
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),

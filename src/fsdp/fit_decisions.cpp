@@ -10,6 +10,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/integers.hpp"
 #include "llampi/fsdp/added_work.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -59,23 +60,22 @@ CompiledLevel fitting_level(const FitQuestion& question, int offloaded = 0) {
 }
 
 /// The same step in micro-batches of so many sequences, of the numbers that divide all of them: from the largest that is needed to
-/// have `enough` tokens, or from all of them, down to 1.
-std::vector<EngineOptions> divisions_of_step(const EngineOptions& options, std::int64_t enough) {
+/// have `enough` tokens, or from all of them, down to the fewest that can be computed.
+std::vector<EngineOptions> divisions_of_step(const FitQuestion& question, std::int64_t enough) {
+  const EngineOptions& options = question.options;
   const std::int64_t all = options.batch.sequences * options.micro_batches;
+  const std::int64_t multiple = question.multiple_of_tokens();
   std::vector<EngineOptions> divisions;
   for (const std::int64_t n : divisors(all)) {
+    if (n * options.batch.seq_len % multiple != 0) continue;
     divisions.push_back(options);
     divisions.back().batch.sequences = n;
     divisions.back().micro_batches = static_cast<int>(all / n);
     if (n * options.batch.seq_len >= enough) break;
   }
+  require(!divisions.empty(), "no micro-batch of this step can be computed");
   std::ranges::reverse(divisions);
   return divisions;
-}
-
-int blocks_of(const model::Model& model) {
-  return static_cast<int>(
-      std::ranges::count_if(model.modules(), [&](const auto& m) { return m.type == model.block_type(); }));
 }
 
 /// For what so many blocks save, host memory has room and the link time during computation, if it is used well.
@@ -92,7 +92,7 @@ int blocks_to_offload(const FitQuestion& question) {
   const double spare = spare_seconds_for_copies(question.model, options, compiled);
   if (of_block == 0 || spare < 0) return 0;
   int blocks = 1 + static_cast<int>(spare / seconds_of_host_copy(static_cast<double>(copied)));
-  blocks = std::min(blocks, blocks_of(question.model));
+  blocks = std::min(blocks, question.model.blocks());
   const auto host_holds = [&](int count) {
     return question.fits({0, compiled.arena_bytes[1] + (count - 1) * of_block}, question.mesh, options);
   };
@@ -163,7 +163,7 @@ EngineOptions least_added_by_micro_batches(const FitQuestion& question, const Un
   EngineOptions best = question.options;
   std::pair<bool, double> least{true, std::numeric_limits<double>::infinity()};
   double of_accumulation = -1;  // of a micro-batch
-  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
+  for (const EngineOptions& division : divisions_of_step(question, enough)) {
     const EngineOptions few = with_few_micro_batches(division);
     const FittingActivations found = least_added(with_options(question, few), undecided);
     if (of_accumulation < 0) of_accumulation = seconds_of_accumulation(few, question.compile(few));
@@ -194,6 +194,19 @@ bool FitQuestion::fits_with(const EngineOptions& with) const {
   return fits(compile(with).arena_bytes, mesh, with);
 }
 
+std::int64_t FitQuestion::multiple_of_tokens() const {
+  std::int64_t multiple = 1;
+  model::BatchShape batch = options.batch;
+  batch.sequences = model::fp8_multiple(model::Fp8Scales::block);  // any length goes with it
+  for (const auto& layer : model.layers()) {
+    const auto spec = layer->spec(batch, options.precision.compute, sizes);
+    if (spec.fp8_weights.empty()) continue;
+    const auto scales = spec.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
+    multiple = std::max(multiple, model::fp8_multiple(scales));
+  }
+  return multiple;
+}
+
 std::int64_t fitting_attention_room(const FitQuestion& question, std::int64_t most) {
   EngineOptions options = question.options;
   const auto fits = [&](std::int64_t room) {
@@ -215,7 +228,7 @@ std::int64_t fitting_logits_bytes(const FitQuestion& question) {
 }
 
 std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model, int offloaded) {
-  const int blocks = blocks_of(model);
+  const int blocks = model.blocks();
   std::vector<BlockCheckpointing> levels = {Checkpointing::none};
   const auto add = [&](int offloaded_before, Checkpointing level, int most, Checkpointing others) {
     for (int count = 1; count <= most; ++count) {
@@ -263,10 +276,10 @@ KeptActivations fitting_activations(FitQuestion question, bool may_offload) {
 }
 
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
-  for (const EngineOptions& division : divisions_of_step(question.options, enough)) {
-    if (question.fits_with(division)) return division.batch.sequences;
-  }
-  return 1;
+  const auto divisions = divisions_of_step(question, enough);
+  const auto fits = [&](const EngineOptions& division) { return question.fits_with(division); };
+  const auto largest = std::ranges::find_if(divisions, fits);
+  return (largest == divisions.end() ? divisions.back() : *largest).batch.sequences;
 }
 
 std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {

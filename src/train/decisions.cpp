@@ -47,7 +47,9 @@ Config as_decided_before(const Config& config, const std::string& run_text, int 
   }
   const std::int64_t of_rank = config.train.global_batch / ranks;
   const auto micro_batch = parse_between(then.value(kMicroBatchKey), 1, of_rank);
-  if (!config.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
+  if (!config.train.micro_batch && micro_batch && of_rank % *micro_batch == 0 &&
+      *micro_batch * config.data.seq_len % multiple_of_tokens(config) ==
+          0)  // the products may be other ones now
     decided.train.micro_batch = micro_batch;
   return decided;
 }

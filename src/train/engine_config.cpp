@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/engine_config.hpp"
 
+#include <iterator>
+#include <numeric>
+
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
 
@@ -68,6 +71,31 @@ void check_together(const Config& c) {
   }
 }
 
+/// "full 99, none" of a model with fewer blocks.
+void check_checkpointing(const Config& c, const model::Model& model) {
+  if (!c.activation.checkpointing) return;
+  const auto named = std::ssize(c.activation.checkpointing->blocks) - 1;
+  const int blocks = model.blocks();
+  if (named > blocks)
+    throw_user_error(
+        "activation.checkpointing = {} is for {} blocks and those that follow, and the model has {}",
+        to_string(*c.activation.checkpointing), named, blocks);
+}
+
+/// @param undecided sequences that micro-batches divide which are `auto`: if any of these has such tokens, all of them have
+void check_fp8_tokens(const Config& c, std::int64_t undecided) {
+  const std::int64_t multiple = multiple_of_tokens(c);
+  const std::int64_t tokens = c.train.micro_batch.value_or(undecided) * c.data.seq_len;
+  if (tokens % multiple == 0) return;
+  throw_user_error(
+      "{} needs micro-batches of a multiple of {} tokens, not {}; use a data.seq_len that is a multiple of {}, or a {} that is a "
+      "multiple of {}",
+      c.fsdp.fp8_scales == model::Fp8Scales::block ? "fsdp.fp8_scales = block" : "fsdp.product_dtype = fp8",
+      multiple, tokens, multiple,
+      c.train.micro_batch ? "train.micro_batch" : "number of sequences per rank (train.global_batch)",
+      multiple / std::gcd(multiple, c.data.seq_len));
+}
+
 /// Whether deterministic gradients of attention may be cuDNN's.
 bool keeps_dp(const Config& c) {
   return c.run.deterministic && c.run.attention != device::GpuAttention::native;
@@ -87,6 +115,10 @@ fsdp::Undecided undecided_options(const Config& c, Hardware hardware, const GpuO
   return undecided;
 }
 
+std::int64_t multiple_of_tokens(const Config& c) {
+  return c.fsdp.product_dtype == ProductDtype::fp8 ? model::fp8_multiple(c.fsdp.fp8_scales) : 1;
+}
+
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
   if (c.fsdp.product_dtype != ProductDtype::fp8) return {};
   if (c.fsdp.param_dtype == DType::float16)
@@ -96,13 +128,7 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
     throw_user_error(
         "fsdp.product_dtype = fp8 cannot be combined with fsdp.cpu_offload = params: shards are cast on the device; use "
         "fsdp.cpu_offload = optimizer");
-  const std::int64_t tokens = c.train.micro_batch.value_or(1) * c.data.seq_len;
-  const bool in_blocks = c.fsdp.fp8_scales == model::Fp8Scales::block;
-  if (const std::int64_t multiple = model::fp8_multiple(c.fsdp.fp8_scales); tokens % multiple != 0) {
-    throw_user_error(
-        "{} needs micro-batches of a multiple of {} tokens, not {}; use a data.seq_len that is a multiple of {}",
-        in_blocks ? "fsdp.fp8_scales = block" : "fsdp.product_dtype = fp8", multiple, tokens, multiple);
-  }
+  check_fp8_tokens(c, c.train.global_batch);  // of a rank: engine_options()
   return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype, c.fsdp.fp8_scales};
 }
 
@@ -172,6 +198,8 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
                                    Hardware hardware) {
   check_together(c);
   check_sum_order(c, hardware);
+  check_fp8_tokens(c, micro_batches);
+  check_checkpointing(c, model);
   fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
   const bool has_room = hardware == Hardware::gpu && keeps_dp(c);

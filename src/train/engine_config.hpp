@@ -21,6 +21,9 @@ namespace llampi::train {
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
                                    Hardware hardware);
 
+/// The tokens of a micro-batch must be a multiple of this; 1 without products in 8 bits.
+std::int64_t multiple_of_tokens(const Config& config);
+
 /// The products that fsdp.product_dtype asks for. @throws UserError for what cannot be had together with 8 bits
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
 

@@ -49,6 +49,7 @@ struct CompiledModel {
 
   const PersistentBuffers& persistent() const { return evaluation.persistent; }
 };
+/// @throws ConfigError where sums cannot have the order that is asked for, UserError where no layer uses a trained parameter
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
                             const device::OperationSizes& sizes, comm::Backend backend = comm::Backend::mpi);
 

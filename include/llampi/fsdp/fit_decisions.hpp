@@ -26,6 +26,8 @@ struct FitQuestion {
   /// With other options on the same ranks.
   CompiledModel compile(const EngineOptions& with) const;
   bool fits_with(const EngineOptions& with) const;
+  /// The tokens of a micro-batch must be a multiple of this: model::fp8_multiple(), or 1 without products in 8 bits.
+  std::int64_t multiple_of_tokens() const;
 };
 /// Whether it fits in this memory.
 FitQuestion make_fit_question(const model::Model& model, const EngineOptions& options, const DeviceMesh& mesh,
@@ -60,7 +62,7 @@ struct KeptActivations {
 KeptActivations fitting_activations(FitQuestion question, bool may_offload);
 
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
-/// takes to have `enough` tokens. 1 where nothing fits.
+/// takes to have `enough` tokens. Where nothing fits, the fewest that can be computed.
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
 
 /// The longest sequences with which it fits, all else as it is: a multiple of 128 tokens, `most` at most. The question's own
@@ -84,6 +86,7 @@ struct Undecided {
 /// The question's options with that decided: recomputation, room for attention and micro-batches of up to 16384 tokens,
 /// so that what they add together is least; if recomputation is given, micro-batches as large as fit. Then as much room as
 /// still fits, in whole MiB, then the logits of a micro-batch in as few chunks as possible if they still fit.
+/// The tokens of a rank's step are a multiple of FitQuestion::multiple_of_tokens().
 EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided);
 
 }  // namespace llampi::fsdp

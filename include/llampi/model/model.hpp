@@ -169,6 +169,7 @@ class Model {
   virtual void fill_constant(int index, const BufferSpec& spec, void* data) const;
   /// Module type that the wrap policy `transformer` wraps.
   virtual std::string block_type() const = 0;
+  int blocks() const;  ///< modules of that type
   virtual std::int64_t vocabulary() const = 0;
 };
 

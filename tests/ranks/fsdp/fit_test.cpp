@@ -43,7 +43,8 @@ struct LlamaSize {
 };
 
 std::unique_ptr<model::Model> llama(const LlamaSize& size = {},
-                                    const std::optional<model::LoraConfig>& lora = {}) {
+                                    const std::optional<model::LoraConfig>& lora = {},
+                                    const std::optional<model::Fp8Recipe>& fp8 = {}) {
   model::LlamaConfig config;
   config.vocab_size = size.vocabulary;
   config.hidden_size = size.hidden;
@@ -53,7 +54,7 @@ std::unique_ptr<model::Model> llama(const LlamaSize& size = {},
   config.key_value_heads = size.key_value_heads;
   config.head_dim = size.hidden / size.heads;
   config.max_position_embeddings = 4096;
-  return model::make_llama(config, {}, lora);
+  return model::make_llama(config, fp8, lora);
 }
 
 /// So that smaller ones are not advised.
@@ -631,6 +632,46 @@ TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {
   EXPECT_EQ(chosen(arena_with(12), 4 * length + 1), 6);
   EXPECT_EQ(chosen(arena_with(3), 4 * length), 3);
   EXPECT_EQ(chosen(0, any), 1);
+}
+
+// Products in 8 bits take 16 tokens at a time.
+TEST_F(Fit, MicroBatchesAreSuchAsProductsIn8BitsTake) {
+  model_ = llama({}, {}, model::Fp8Recipe());
+  use(*model_);
+  const auto sizes = device::make_cpu_sizes(1);
+  const auto chosen = [&](std::int64_t seq_len, std::int64_t enough) {
+    options_.batch = {1, seq_len};
+    options_.micro_batches = 12;
+    const auto fits = [&](const auto&, const DeviceMesh&, const EngineOptions&) { return enough > 0; };
+    return fitting_micro_batch({*model_, options_, mesh_, *sizes, comm::Backend::mpi, fits}, enough);
+  };
+  EXPECT_EQ(chosen(8, 1), 2);
+  EXPECT_EQ(chosen(8, 17), 4);
+  EXPECT_EQ(chosen(4, 0), 4) << "where nothing fits";
+  EXPECT_EQ(chosen(16, 0), 1);
+
+  options_.batch = {4, 264};
+  options_.micro_batches = 1;
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = smaller.micro_batches = 2;
+  SmallDevice device(sum(arenas(smaller)));
+  EXPECT_THAT(refusal(device, device), EndsWith("; it would fit with batch.sequences = 2"));
+}
+
+TEST_F(Fit, WithSumsInATreeWhatKeepsThemIsAdvised) {
+  options_.sum_order = SumOrder::tree;
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = 4;
+  smaller.micro_batches = 2;
+  SmallDevice device(sum(arenas(smaller)));
+  EXPECT_THAT(refusal(device, device), EndsWith("; it would fit with batch.sequences = 4"));
+  has_smallest_units(options_);
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  EngineOptions narrow = options_;
+  narrow.precision.moment = DType::bfloat16;
+  SmallDevice small(sum(arenas(narrow)));
+  EXPECT_THAT(refusal(small, small), EndsWith("; it would fit with precision.moment = bfloat16"));
 }
 
 TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {

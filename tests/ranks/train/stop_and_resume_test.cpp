@@ -231,6 +231,7 @@ TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
   c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 12).string()};
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("run already complete"));
+  wait_for_all_ranks();  // rank 0 has had the folder locked
   EXPECT_FALSE(fs::exists(folder_ / "b"));
 }
 

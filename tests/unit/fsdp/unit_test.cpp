@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "llampi/model/model.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/device_mesh.hpp"
+#include "llampi/model/sequential.hpp"
 #include "unit/fsdp/lists.hpp"
 
 namespace llampi::test {
@@ -49,6 +52,32 @@ TEST(Unit, PiecesOfAllShardsAreEachElementOnce) {
     for (const auto& counts : seen) {
       for (const int count : counts) EXPECT_EQ(count, 1) << shards << " shards";
     }
+  }
+}
+
+/// A layer with one parameter.
+class OneParameter final : public model::Layer {
+ public:
+  model::LayerSpec spec(model::BatchShape, DType, const device::OperationSizes&) const override {
+    return {.module = "layer", .parameters = {{0}}};
+  }
+  void forward(model::LayerContext&) const override {}
+  void backward(model::LayerContext&) const override {}
+};
+
+TEST(Unit, AParameterWithoutALayerIsNotTrained) {
+  model::Sequential model("Model", "Layer", 10);
+  model.add("layer", "Layer", {{"used", {4}}, {"forgotten", {4}}}, std::make_unique<OneParameter>());
+  EngineOptions options;
+  options.parameter_groups = optim::parameter_groups(model.parameters(), {});
+  const auto mesh = make_device_mesh(options.strategy, {0}, 0);
+  try {
+    compile_model(model, options, mesh, *device::make_cpu_sizes(1));
+    FAIL() << "its gradient would be what was in memory before";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "no layer of the model uses its parameter layer.forgotten, which is trained; freeze it or remove it");
   }
 }
 
