@@ -150,6 +150,11 @@ Output hold_output(const ExportRequest& request, const Log& log) {
     throw_user_error(
         "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
+  if (const fs::path whole = fs::absolute(request.output / ".").lexically_normal().parent_path();
+      whole.filename() == "checkpoints" && !list_checkpoints(whole.parent_path()).empty())
+    throw_user_error(
+        "{} holds the checkpoints of a run, and what is exported needs a folder of its own; choose another folder",
+        request.output.string());
   auto made = folders_to_make(request.output);
   io::create_folder(request.output);
   Output folder(request.output, std::move(made));

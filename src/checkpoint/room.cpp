@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/checkpoint/room.hpp"
 
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include <system_error>
@@ -38,6 +39,12 @@ std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   if (::statvfs(io::nearest_existing(folder).c_str(), &status) != 0 || status.f_blocks == 0)
     return std::nullopt;
   return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+std::optional<std::int64_t> most_bytes_of_a_file() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<std::int64_t>(limit.rlim_cur);
 }
 
 std::int64_t file_bytes(const fs::path& file) {

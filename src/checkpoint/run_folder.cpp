@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -116,7 +117,9 @@ std::vector<bool> stay(const std::vector<std::int64_t>& steps, const Retention& 
 }
 
 std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention) {
-  auto files = list_checkpoints(run.run_dir);
+  auto files = run.fallback.empty() ? std::vector<fs::path>() : list_checkpoints(run.fallback);
+  std::ranges::copy(list_checkpoints(run.run_dir), std::back_inserter(files));
+  std::ranges::stable_sort(files, {}, [](const fs::path& file) { return *checkpoint_step(file); });
   std::erase_if(files, [&](const fs::path& file) {
     return *checkpoint_step(file) > run.step || std::ranges::find(run.damaged, file) != run.damaged.end();
   });

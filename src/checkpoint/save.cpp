@@ -103,10 +103,16 @@ std::vector<TensorInfo> tensors_to_write(comm::World& world, std::vector<TensorI
   return tensors;
 }
 
+/// Before anything is written: HDF5 crashes when the program ends if it could not write all of a file.
 void require_free_space(const Job& job, const fs::path& folder) {
   // If the free space is not known, the save is tried: if it is short, writing fails.
   const auto free = free_bytes(folder);
   const std::int64_t needed = checkpoint_bytes(job.about.tensors, job.about.texts, job.options);
+  if (const auto most = most_bytes_of_a_file(); most && needed > *most) {
+    throw io::FileError(fmt::format("it needs {}, and no file of this process may be larger than {}",
+                                    format_bytes(needed), format_bytes(*most)),
+                        EFBIG);
+  }
   if (free && needed > *free)
     throw io::FileError(
         fmt::format("it needs {}, and {} are free", format_bytes(needed), format_bytes(*free)), ENOSPC);
@@ -160,12 +166,13 @@ std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrit
   return writer.finish();
 }
 
-/// What to do about a failure there; empty where only another place helps.
-const char* remedy_for(const UserError& failure) {
+/// What to do about a failure there.
+std::string remedy_for(const UserError& failure, const char* other_place) {
   const auto* const of_file = dynamic_cast<const io::FileError*>(&failure);
   const int error = of_file != nullptr ? of_file->error_number() : 0;
-  if (error == ENOSPC || error == EDQUOT) return "make room there, or ";
-  return error == EACCES ? "allow it there, or " : "";
+  if (error == EFBIG) return "raise the limit with `ulimit -f unlimited`";
+  if (error == ENOSPC || error == EDQUOT) return std::string("make room there, or ") + other_place;
+  return (error == EACCES ? "allow it there, or " : "") + std::string(other_place);
 }
 
 /// What the user can mend (a full disk, no permission) is told in one sentence with the remedy.
@@ -183,7 +190,7 @@ void explained(const Job& job, const std::function<void()>& work) {
   } catch (const UserError& error) {
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),
-         .remedy = std::string(remedy_for(error)) + job.other_place});
+         .remedy = remedy_for(error, job.other_place)});
   }
 }
 

@@ -125,10 +125,25 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
   return *own;
 }
 
+/// Of a run that had the same run.dir, which was deleted or moved since: whether that run is to continue is not known.
+void refuse_left_over(const Config& config, const std::optional<Checkpoint>& newest) {
+  std::error_code ignored;
+  if (!newest || fs::exists(fs::path(config.run.dir) / "config.ini", ignored) ||
+      newest->file.parent_path() == fs::path(config.run.dir) / "checkpoints")
+    return;
+  throw_user_error(
+      "run.dir = {} has no run, and checkpoint.fallback_dir has a checkpoint of one that had this run.dir ({}); move that to "
+      "{}/checkpoints to continue from it, or delete it to begin again",
+      config.run.dir, newest->file.string(), config.run.dir);
+}
+
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,
                                           const Log& log) {
-  if (config.run.resume.mode == ResumeFrom::Mode::automatic)
-    return checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
+  if (config.run.resume.mode == ResumeFrom::Mode::automatic) {
+    auto newest = checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
+    refuse_left_over(config, newest);
+    return newest;
+  }
   if (config.run.resume.mode == ResumeFrom::Mode::file) return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;

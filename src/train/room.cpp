@@ -7,7 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "llampi/core/error.hpp"
@@ -94,8 +93,7 @@ bool Room::fits(std::int64_t more, std::int64_t bytes) const {
 /// What the next save deletes, if another checkpoint stays; nothing if the folder cannot be read just now.
 std::vector<fs::path> Room::surplus_of_next() const try {
   checkpoint::Retention after_next = retention_of(config_);
-  if (after_next.newest < 2) return {};
-  --after_next.newest;
+  after_next.newest = std::max(1, after_next.newest - 1);
   return checkpoint::surplus_checkpoints(saved_, after_next);
 } catch (const Error&) {
   return {};
@@ -129,13 +127,12 @@ std::optional<RoomProblem> Room::problem_of_fallback() const {
 }
 
 std::optional<RoomProblem> Room::problem_of_next() const {
-  if (rlimit limit{}; ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-                      limit.rlim_cur < static_cast<rlim_t>(bytes_)) {
+  if (const auto limit = checkpoint::most_bytes_of_a_file(); limit && *limit < bytes_) {
     return RoomProblem{
         .text = fmt::format(
             "a checkpoint of this model needs {}, and no file of this process may be larger than {}; raise "
             "the limit with `ulimit -f unlimited`",
-            format_bytes(bytes_), format_bytes(static_cast<std::int64_t>(limit.rlim_cur))),
+            format_bytes(bytes_), format_bytes(*limit)),
         .is_fatal = true};
   }
   if (fits(unfinished_bytes(config_.run.dir) + sum_of_bytes(surplus_of_next()), bytes_)) return std::nullopt;

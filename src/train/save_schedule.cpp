@@ -74,10 +74,7 @@ void SaveSchedule::fail(const std::string& reason) {
 }
 
 std::string SaveSchedule::with_newest_checkpoint(const std::string& reason) const {
-  const std::int64_t saved = run_.saver->saved_step();
-  return fmt::format(
-      "{}; {}", reason,
-      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved));
+  return run_.saver->with_newest_checkpoint(reason);
 }
 
 }  // namespace llampi::train

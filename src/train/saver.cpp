@@ -142,7 +142,7 @@ Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vect
           .state = state,
           .texts = run_.checkpoint_texts(),
           .settings = std::move(settings),
-          .run = {config.run.dir, state.step, refused_beside(file)},
+          .run = {config.run.dir, state.step, refused_beside(file), services_.room.fallback()},
           .retention = retention_of(config),
           .content = content};
 }
@@ -174,9 +174,28 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
       break;
     }
     if (save_in_fallback(job, failure)) break;
-    if (!wait_for_room(wait, failure)) std::rethrow_exception(failure);
+    if (!wait_for_room(wait, failure)) give_up(failure);
   }
   stall_seconds_ += steady_seconds() - begin;
+}
+
+std::string Saver::with_newest_checkpoint(const std::string& reason) const {
+  return fmt::format("{}; {}", reason,
+                     saved_step_ < 0 ? "there is no checkpoint yet"
+                                     : fmt::format("the newest checkpoint is of step {}", saved_step_));
+}
+
+/// The failure as it is, with what to do and what is left.
+void Saver::give_up(const std::exception_ptr& failure) const {
+  const std::string text = with_newest_checkpoint(
+      message_of(failure, run_.texts.name_of) + "; once that is mended, the same command continues the run");
+  try {
+    std::rethrow_exception(failure);
+  } catch (const UserError&) {
+    throw UserError(text);
+  } catch (const std::exception&) {
+    throw comm::CommonError(text);
+  }
 }
 
 /// On rank 0, where somebody has deleted it; but not where all of the run's folder is gone, as when its file system is not there.
@@ -215,6 +234,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   run_.log.warning("{}", message_of(failure, run_.texts.name_of));
   Job elsewhere = job;
   elsewhere.run.run_dir = folder;
+  elsewhere.run.fallback.clear();
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
   elsewhere.retention = {.newest = 1, .weights_only = job.retention.weights_only};
   bool spilled = false;  // on rank 0: lines of metrics.jsonl are there, too

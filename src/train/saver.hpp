@@ -64,6 +64,8 @@ class Saver {
   bool abandon();
 
   std::int64_t saved_step() const { return saved_step_; }
+  /// "REASON; the newest checkpoint is of step 50"
+  std::string with_newest_checkpoint(const std::string& reason) const;
   /// A save of all state takes as long as the slowest so far, for as many bytes; a guess before the first one.
   double seconds_to_save_all() const;
   /// That saving has held training up since the last call.
@@ -82,6 +84,7 @@ class Saver {
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
   bool wait_for_room(Wait& wait, const std::exception_ptr& failure);
+  [[noreturn]] void give_up(const std::exception_ptr& failure) const;
   void tell_of_wait(Wait& wait, const std::exception_ptr& failure, double left) const;
   std::filesystem::path file_of(std::int64_t step) const;
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);

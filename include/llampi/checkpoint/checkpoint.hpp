@@ -226,6 +226,8 @@ struct RunCheckpoints {
   std::filesystem::path run_dir;
   std::int64_t step = 0;  ///< of the newest checkpoint that the run has saved or continued from
   std::vector<std::filesystem::path> damaged = {};  ///< are left where they are, and do not count either
+  /// Another folder with older checkpoints of the run, which count as those in run_dir do; empty: there is none.
+  std::filesystem::path fallback = {};
 };
 /// Checkpoints to delete.
 std::vector<std::filesystem::path> surplus_checkpoints(const RunCheckpoints& run, const Retention& retention);

@@ -19,6 +19,9 @@ std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const Chec
 /// that does. Quotas are not seen. Nothing where the file system does not tell.
 std::optional<std::int64_t> free_bytes(const std::filesystem::path& folder);
 
+/// That this process may write (ulimit -f); nothing: as many as there is room for.
+std::optional<std::int64_t> most_bytes_of_a_file();
+
 /// Of regular files; 0 for what is not there.
 std::int64_t file_bytes(const std::filesystem::path& file);
 

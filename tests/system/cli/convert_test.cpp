@@ -399,6 +399,9 @@ TEST_F(Convert, SaysWhatIsWrong) {
   for (const char* how : {"", " --overwrite"})
     EXPECT_THAT(complaint(1, std::string("export --checkpoint run --output run") + how),
                 HasSubstr("run is the folder of a run"));
+  for (const char* folder : {"run/checkpoints", "run/checkpoints/"})
+    EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output " + folder),
+                HasSubstr("holds the checkpoints of a run"));
   EXPECT_FALSE(fs::exists(path("run/config.json")));
   EXPECT_THAT(complaint(1, "export --checkpoint text.h5 --output new"),
               HasSubstr("text.h5 is not a checkpoint"));
@@ -422,6 +425,12 @@ TEST_F(Convert, SaysWhatIsWrong) {
   fs::remove(path("model/pytorch_model.bin"));
   EXPECT_THAT(complaint(1, "evaluate --weights there --data text --seq-len 8"),
               HasSubstr("make a token file with `llampi tokenize`"));
+  const Ending limited =
+      shell(folder_.path(), "ulimit -f 4; " LLAMPI_PROGRAM " import --weights there --output new.h5");
+  EXPECT_EQ(limited.status, 2) << limited.err;
+  EXPECT_THAT(limited.err,
+              HasSubstr("and no file of this process may be larger than 2.00 KiB; raise the limit with "
+                        "`ulimit -f unlimited`\n"));
   EXPECT_THAT(complaint(2, "import --weights there --output absent/new.h5"),
               HasSubstr("there is no folder absent; create it, or name another file"));
   std::string other = kModel;

@@ -245,6 +245,21 @@ TEST_F(Resume, ACheckpointThatNoRunSavedIsNotContinued) {
   EXPECT_THAT(check.err, HasSubstr(parts[0]));
 }
 
+TEST_F(Resume, ACheckpointLeftInTheFallbackFolderStartsNoNewRun) {
+  expect_trained("", {});
+  const fs::path elsewhere = path("elsewhere") / fs::canonical(path("run")).relative_path();
+  fs::create_directories(elsewhere);
+  fs::rename(path("run/checkpoints"), elsewhere / "checkpoints");
+  const std::string longer = "--checkpoint.fallback_dir=elsewhere --train.steps=3";
+  expect_trained(longer, {"resumed from elsewhere/", "step 3/3"});
+  fs::remove_all(path("run"));
+  expect_refused(
+      longer,
+      {"run.dir = run has no run, and checkpoint.fallback_dir has a checkpoint of one that had this run.dir (elsewhere/",
+       "; move that to run/checkpoints to continue from it, or delete it to begin again"});
+  EXPECT_FALSE(fs::exists(path("run")));
+}
+
 TEST_F(Resume, OfARunsFolderTheNewestCheckpointWithAllStateIsTaken) {
   expect_trained("--train.steps=1", {});
   expect_trained("--checkpoint.content=weights", {});

@@ -76,5 +76,6 @@ expect 0 "resumed from elsewhere/.*step-00000015.h5 at step 15" --checkpoint.fal
 steps=12
 run=gives-up
 full_from_9
-expect 2 "^llampi: .*cannot write the checkpoint gives-up/checkpoints/" --checkpoint.wait_minutes=0
+expect 2 "^llampi: .*cannot write the checkpoint gives-up/checkpoints/.*; once that is mended, the same command continues the run; the newest checkpoint is of step 6$" \
+    --checkpoint.wait_minutes=0
 [[ $(find gives-up/checkpoints -type f | wc -l) == 2 ]] || fail "left are $(ls gives-up/checkpoints)"

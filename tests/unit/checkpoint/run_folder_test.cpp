@@ -67,6 +67,17 @@ TEST_F(RunFolder, PruningKeepsTheNewest) {
   EXPECT_NO_THROW(prune_checkpoints({run() / "absent", 10}, {3}));
 }
 
+TEST_F(RunFolder, PruningCountsThoseInTheFallbackFolderToo) {
+  const TemporaryFolder other;
+  fs::create_directory(other / "checkpoints");
+  for (const int step : {2, 4, 6, 20}) write_bytes(checkpoint_path(other.path(), step), "x");
+  for (const int step : {3, 8, 10}) write_bytes(checkpoint_path(run(), step), "x");
+  prune_checkpoints({.run_dir = run(), .step = 10, .fallback = other.path()}, {3});
+  EXPECT_THAT(listed(), ElementsAre("step-00000008.h5", "step-00000010.h5"));
+  EXPECT_THAT(list_checkpoints(other.path()),
+              ElementsAre(checkpoint_path(other.path(), 6), checkpoint_path(other.path(), 20)));
+}
+
 TEST_F(RunFolder, PruningCountsNoDamagedOnes) {
   for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000003.h5", "step-00000004.h5"})
     touch(name);

@@ -153,6 +153,17 @@ TEST_F(RoomOfRun, IsMadeByAnOldCheckpointOnlyWhereAnotherStays) {
   EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2) << "both stay for good";
 }
 
+// As a job leaves it that is killed between a save and what is deleted after it.
+TEST_F(RoomOfRun, IsMadeByASurplusCheckpointWhereOneIsKept) {
+  config_.checkpoint.keep = 1;
+  for (const int step : {2, 4}) have(step);
+  free_is(10);
+  EXPECT_EQ(refusal(), "");
+  room().make_some(log_);
+  EXPECT_THAT(checkpoint::list_checkpoints(config_.run.dir),
+              ElementsAre(checkpoint::checkpoint_path(config_.run.dir, 4)));
+}
+
 TEST_F(RoomOfRun, KeepsTheOnlyWholeCheckpointOnceAnotherIsKnownToBeDamaged) {
   config_.checkpoint.keep = 2;
   for (const int step : {2, 4}) have(step);
