@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
+#include "fsdp/program/fp8_casts.hpp"
 #include "fsdp/program/gradient_reductions.hpp"
+#include "fsdp/program/host_copies.hpp"
 #include "fsdp/program/schedule.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -29,23 +31,20 @@ class Builder {
         list_(spec),
         gradients_(list_),
         schedule_(make_schedule(spec, in_place(list_.units))),
+        fp8_(list_),
+        host_copies_(list_, schedule_),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
     at_.resize(schedule_.events.size());
     index_residencies();
-    index_host_stays();
     find_parts();
     find_last_writes();
-    const auto& weights = list_.buffers.fp8_weights();
-    fp8_weights_.resize(spec.specs.size());
-    is_cast_.resize(spec.units.size());
-    for (int w = 0; w < static_cast<int>(weights.size()); ++w) fp8_weights_[weights[w].layer].push_back(w);
     // Kept where layers can read them, parameters are there from the beginning.
     for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
       source_.push_back(list_.units[u].in_place() ? shard_of(u) : BufferId::none);
   }
 
   Program run() {
-    emit_fp8_scales();
+    fp8_.emit_scales();
     for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
     if (spec_.forward_only) return std::move(list_.program);
     gradients_.end();
@@ -59,64 +58,6 @@ class Builder {
     return list_.units[unit].fp8 ? list_.buffers.fp8_shard(unit) : list_.program.persistent.units[unit].shard;
   }
 
-  /// Before the first gather of a step: the scales that all ranks use. What is not gathered is cast at once.
-  void emit_fp8_scales() {
-    const auto& lasting = list_.program.persistent;
-    if (lasting.fp8_scales == BufferId::none) return;
-    Action find{.op = Op::fp8_maxima};
-    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      require(!list_.units[u].fp8 || !list_.units[u].uploaded,
-              "shards in host memory are not cast to 8 bits");
-      if (list_.units[u].fp8) find.operands.push_back(read_of(lasting.units[u].shard));
-    }
-    find.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
-    const int found = list_.push(std::move(find));
-    Action scale{.op = Op::fp8_scales,
-                 .operands = {read_of(lasting.fp8_maxima, Slot::fp8_maxima),
-                              write_of(lasting.fp8_scales, Slot::fp8_scales)}};
-    if (spec_.shards > 1)
-      scale.waits.push_back(
-          push_values_reduction(list_, {.op = Op::all_reduce_maxima,
-                                        .values = both_of(lasting.fp8_maxima, Slot::fp8_maxima),
-                                        .elements = list_.program[lasting.fp8_maxima].elements(),
-                                        .dtype = DType::int32,
-                                        .ranks = Ranks::shard_group,
-                                        .after = found}));
-    list_.push(std::move(scale));
-    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (!list_.units[u].gathered) emit_fp8_cast(u);
-    }
-  }
-
-  /// Once a step, of units in 8 bits only. A unit that is gathered is cast just before its first gather: no gather
-  /// waits for the casts of units after its own.
-  void emit_fp8_cast(int unit) {
-    const auto& lasting = list_.program.persistent;
-    if (!list_.units[unit].fp8 || is_cast_[unit]) return;
-    is_cast_[unit] = true;
-    list_.push({.op = Op::fp8_cast,
-                .unit = unit,
-                .operands = {
-                    read_of(lasting.units[unit].shard), read_of(lasting.fp8_maxima, Slot::fp8_maxima),
-                    both_of(lasting.step_scalars, Slot::scalars), write_of(list_.buffers.fp8_shard(unit))}});
-  }
-
-  /// For the product that forms the gradient of a layer's input, both operands are read row by row.
-  /// @param arrived what the layer's parameters are still to be waited for: then no more
-  void emit_transposes(const ComputeEvent& event, std::vector<int>& arrived) {
-    const std::vector<int>& weights = fp8_weights_[event.layer];
-    if (weights.empty()) return;
-    Action transpose{.op = Op::transpose, .layer = event.layer, .micro_batch = event.micro_batch};
-    for (const int w : weights) {
-      const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
-      const Part part{.offset = weight.offset, .rows = weight.rows, .cols = weight.cols};
-      transpose.operands.push_back(read_of(source_[weight.unit], Slot::input, part));
-    }
-    for (const int w : weights) transpose.operands.push_back(write_of(list_.buffers.transposed(w)));
-    transpose.waits = std::exchange(arrived, {});
-    list_.push(std::move(transpose));
-  }
-
   void index_residencies() {
     issued_at_.resize(2 * schedule_.events.size());
     for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i) {
@@ -126,20 +67,6 @@ class Builder {
       issued_at_[r.issue.index].push_back(i);
     }
     arrivals_.resize(schedule_.residencies.size());
-  }
-
-  void index_host_stays() {
-    for (int i = 0; i < static_cast<int>(schedule_.host_stays.size()); ++i) {
-      const HostStay& stay = schedule_.host_stays[i];
-      at_[stay.leaves].leaves.push_back(i);
-      at_[stay.returns].returns.push_back(i);
-      at_[stay.left].left.push_back(i);
-      at_[stay.read].read.push_back(i);
-    }
-    copied_out_.resize(schedule_.host_stays.size());
-    copied_back_.resize(schedule_.host_stays.size());
-    has_returned_.assign(spec_.specs.size(), false);
-    saved_has_returned_.assign(spec_.specs.size(), false);
   }
 
   /// Where each parameter stands in its unit's flat buffer, whatever that holds.
@@ -158,10 +85,10 @@ class Builder {
   void emit_event(int e) {
     const ComputeEvent& event = schedule_.events[e];
     if (e % schedule_.events_per_micro_batch == 0) emit_inputs(event.micro_batch);
-    emit_returns(e);
+    host_copies_.emit_returns(e);
     emit_unshards(IssuePoint::before(e));
     emit_compute(e);
-    emit_departures(e);
+    host_copies_.emit_departures(e);
     for (const int i : at_[e].last) {
       const auto& r = schedule_.residencies[i];
       for (const int unit : with_followers(spec_.units, r.unit)) {
@@ -186,82 +113,6 @@ class Builder {
     inputs_ = list_.push(std::move(copy));
   }
 
-  enum class Place : std::uint8_t { made, on_host, returned };
-  BufferId buffer_of(const HostStay& stay, int item, Place place) {
-    const bool is_output = stay.payload == CopyPayload::residual;
-    auto& buffers = list_.buffers;
-    switch (place) {
-      case Place::made:
-        return is_output ? buffers.activation(stay.layer) : buffers.saved(stay.layer, item);
-      case Place::on_host:
-        return is_output ? buffers.host_activation(stay.layer) : buffers.host_saved(stay.layer, item);
-      case Place::returned:
-        break;
-    }
-    return is_output ? buffers.returned_activation(stay.layer) : buffers.returned_saved(stay.layer, item);
-  }
-  /// One for each tensor of a stay in host memory.
-  std::vector<BufferId> buffers_of(const HostStay& stay, Place place) {
-    if (stay.payload == CopyPayload::residual) return {buffer_of(stay, 0, place)};
-    std::vector<BufferId> all;
-    for (const int item : offloaded_items(spec_.specs[stay.layer]))
-      all.push_back(buffer_of(stay, item, place));
-    return all;
-  }
-
-  Action copy_of(const HostStay& stay, int micro_batch, Op op, Place from, Place to) {
-    Action copy{.op = op,
-                .stream = op == Op::d2h ? kD2hStream : kH2dStream,
-                .layer = stay.layer,
-                .micro_batch = micro_batch,
-                .payload = stay.payload};
-    for (const BufferId buffer : buffers_of(stay, from)) {
-      copy.operands.push_back(read_of(buffer));
-      copy.bytes += list_.bytes_of(buffer);
-    }
-    for (const BufferId buffer : buffers_of(stay, to)) copy.operands.push_back(write_of(buffer));
-    return copy;
-  }
-
-  std::vector<bool>& returned_of(const HostStay& stay) {
-    return stay.payload == CopyPayload::residual ? has_returned_ : saved_has_returned_;
-  }
-
-  void emit_departures(int e) {
-    for (const int i : at_[e].leaves) {
-      const HostStay& stay = schedule_.host_stays[i];
-      Action copy = copy_of(stay, schedule_.events[e].micro_batch, Op::d2h, Place::made, Place::on_host);
-      copy.waits = {list_.last_compute};
-      copied_out_[i] = list_.push(std::move(copy));
-      returned_of(stay)[stay.layer] = false;
-    }
-  }
-
-  /// To memory that any action on the compute stream before it in the list may have freed.
-  void emit_returns(int e) {
-    for (const int i : at_[e].returns) {
-      const HostStay& stay = schedule_.host_stays[i];
-      Action copy = copy_of(stay, schedule_.events[e].micro_batch, Op::h2d, Place::on_host, Place::returned);
-      copy.waits = {copied_out_[i], list_.last_compute};
-      copied_back_[i] = list_.push(std::move(copy));
-    }
-  }
-
-  /// What a computation waits for of what stays in host memory.
-  void wait_for_host_stays(int e, std::vector<int>& waits) {
-    for (const int i : at_[e].left) waits.push_back(copied_out_[i]);
-    for (const int i : at_[e].read) {
-      const HostStay& stay = schedule_.host_stays[i];
-      waits.push_back(copied_back_[i]);
-      returned_of(stay)[stay.layer] = true;
-    }
-  }
-
-  BufferId input_of(int layer) {
-    return has_returned_[layer - 1] ? list_.buffers.returned_activation(layer - 1)
-                                    : list_.buffers.activation(layer - 1);
-  }
-
   void emit_unshards(IssuePoint point) {
     for (const int i : issued_at_[point.index]) {
       const auto& r = schedule_.residencies[i];
@@ -275,7 +126,7 @@ class Builder {
   /// unsharded parameters may have been freed by any action on the compute stream before it in the list.
   int emit_unshard(int unit, Pass pass, int micro_batch) {
     const UnitPlan& plan = list_.units[unit];
-    emit_fp8_cast(unit);
+    fp8_.emit_cast(unit);
     const BufferId shard = shard_of(unit);
     int arrival = -1;
     std::vector<int> waits;
@@ -343,7 +194,7 @@ class Builder {
   void emit_compute(int e) {
     const ComputeEvent& event = schedule_.events[e];
     std::vector<int> arrived = emit_arrivals(e);
-    if (event.op == Op::backward) emit_transposes(event, arrived);
+    if (event.op == Op::backward) fp8_.emit_transposes(event, source_, arrived);
     Action action{.op = event.op, .layer = event.layer, .micro_batch = event.micro_batch};
     action.recomputes = event.recomputes;
     if (e % schedule_.events_per_micro_batch == 0) {
@@ -351,7 +202,7 @@ class Builder {
       action.may_abort_before = event.micro_batch > 0;
     }
     action.waits.insert(action.waits.end(), arrived.begin(), arrived.end());
-    wait_for_host_stays(e, action.waits);
+    host_copies_.add_waits(e, action.waits);
     if (event.op == Op::backward) {
       add_backward_operands(action, event);
     } else {
@@ -367,7 +218,7 @@ class Builder {
     auto& operands = action.operands;
     if (layer.output.rows > 0 && event.writes_output)
       operands.push_back(write_of(list_.buffers.activation(s)));
-    if (s > 0) operands.push_back(read_of(input_of(s)));
+    if (s > 0) operands.push_back(read_of(host_copies_.output_of(s - 1)));
     for (int k = 0; k < static_cast<int>(layer.saved.size()); ++k)
       operands.push_back(write_of(list_.buffers.saved(s, k), Slot::saved));
     for (int k = 0; k < static_cast<int>(layer.forward_scratch.size()); ++k)
@@ -385,11 +236,9 @@ class Builder {
     operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
     for (int k = 0; !is_loss && k < static_cast<int>(layer.saved.size()); ++k) {
       const bool made = event.recomputes && layer.saved[k].recomputed;
-      const bool returned = saved_has_returned_[s] && can_be_offloaded(layer.saved[k]);
-      operands.push_back({returned ? list_.buffers.returned_saved(s, k) : list_.buffers.saved(s, k),
-                          Slot::saved, made ? Access::write : Access::both});
+      operands.push_back({host_copies_.saved_of(s, k), Slot::saved, made ? Access::write : Access::both});
     }
-    if (s > 0 && (is_loss || layer.keeps_input)) operands.push_back(read_of(input_of(s)));
+    if (s > 0 && (is_loss || layer.keeps_input)) operands.push_back(read_of(host_copies_.output_of(s - 1)));
     for (int k = 0; k < static_cast<int>(layer.backward_scratch.size()); ++k)
       operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));
     for (const auto& use : layer.parameters)
@@ -408,21 +257,12 @@ class Builder {
       require(!is_read || source != BufferId::none, "a layer reads parameters that are nowhere");
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
-    const std::vector<int>& weights = fp8_weights_[event.layer];
-    const bool transposed = event.op == Op::backward;
-    for (const int w : weights) {
-      const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
-      const Part& part = transposed ? weight.transposed_scales : weight.scales;
-      operands.push_back(read_of(lasting.fp8_scales, Slot::fp8_scales, part));
-    }
-    for (const int w : weights)
-      operands.push_back(
-          read_of(transposed ? list_.buffers.transposed(w) : BufferId::none, Slot::transposed));
+    fp8_.add_operands(action, event);
     for (const BufferId cache : lasting.kv_cache[event.layer])
       operands.push_back(both_of(cache, Slot::kv_cache));
     for (const BufferId constant : lasting.constants) operands.push_back(read_of(constant, Slot::constant));
     operands.push_back(read_of(lasting.inputs.at(event.micro_batch), Slot::batch));
-    const bool counts = is_loss || !weights.empty();  // the loss, or casts
+    const bool counts = is_loss || fp8_.has_weights(event.layer);  // the loss, or casts
     operands.push_back({lasting.step_scalars, Slot::scalars, counts ? Access::both : Access::read});
     if (is_loss && event.op == Op::forward) operands.push_back(write_of(lasting.logits, Slot::logits));
   }
@@ -451,26 +291,22 @@ class Builder {
 
   /// What of the schedule begins or ends with an event.
   struct AtEvent {
-    std::vector<int> first, last;                  ///< residencies: their first and last uses
-    std::vector<int> leaves, returns, left, read;  ///< host stays, see HostStay
-    std::vector<int> completed;                    ///< units: their gradients of the micro-batch
+    std::vector<int> first, last;  ///< residencies: their first and last uses
+    std::vector<int> completed;    ///< units: their gradients of the micro-batch
   };
 
   const ProgramSpec& spec_;
   Emission list_;
   GradientReductions gradients_;
   Schedule schedule_;
+  Fp8Casts fp8_;
+  HostCopies host_copies_;
   std::vector<int> unit_of_;
-  std::vector<std::vector<int>> fp8_weights_;  // per layer: numbers of its weights in 8 bits
-  std::vector<bool> is_cast_;                  // per unit: its shard, to 8 bits
-  std::vector<Part> parts_;                    // per parameter
-  std::vector<BufferId> source_;               // per unit: where layers read it now
+  std::vector<Part> parts_;       // per parameter
+  std::vector<BufferId> source_;  // per unit: where layers read it now
   std::vector<AtEvent> at_;
-  std::vector<std::vector<int>> issued_at_;    // residencies per issue point
-  std::vector<std::map<int, int>> arrivals_;   // per residency and unit: see emit_unshard
-  std::vector<int> copied_out_, copied_back_;  // per host stay: actions
-  std::vector<bool> has_returned_;             // per layer: its output is where it came back to
-  std::vector<bool> saved_has_returned_;       // likewise: what it saves
+  std::vector<std::vector<int>> issued_at_;   // residencies per issue point
+  std::vector<std::map<int, int>> arrivals_;  // per residency and unit: see emit_unshard
   int inputs_ = -1;
 };
 

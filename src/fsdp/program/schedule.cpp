@@ -12,6 +12,39 @@
 namespace llampi::fsdp {
 namespace {
 
+/// When there is room for one more unsharded unit. A layer that needs more units at once than the limit has them nevertheless.
+/// Where units stay unsharded until their backward pass, which no limit can shorten, it holds from one micro-batch to the next.
+class GatherLimit {
+ public:
+  explicit GatherLimit(int most) : most_(most) {}
+
+  void begin_micro_batch() {
+    ends_before_ = std::exchange(ends_here_, {});
+    std::ranges::sort(ends_before_);
+  }
+  /// For the next use.
+  IssuePoint room() const {
+    IssuePoint room;
+    const auto passing = std::ssize(passing_ends_) - most_;
+    if (passing >= 0) room = IssuePoint::after(passing_ends_[static_cast<std::size_t>(passing)]);
+    const auto before = std::ssize(ends_before_) - most_ + std::ssize(ends_here_);
+    if (before >= 0 && before < std::ssize(ends_before_))
+      room = std::max(room, IssuePoint::after(ends_before_[static_cast<std::size_t>(before)]));
+    return room;
+  }
+  /// @param end the use's last event @param is_passing whether the limit counts it
+  void add(int end, bool is_passing) {
+    ends_here_.push_back(end);
+    if (is_passing) passing_ends_.insert(std::ranges::upper_bound(passing_ends_, end), end);
+  }
+
+ private:
+  int most_;
+  std::vector<int> passing_ends_;  // of the counted uses so far, sorted
+  std::vector<int> ends_here_;     // of all uses of this micro-batch so far
+  std::vector<int> ends_before_;   // of the one before, sorted
+};
+
 class Scheduler {
  public:
   Scheduler(const ProgramSpec& spec, const std::vector<bool>& in_place)
@@ -135,39 +168,32 @@ class Scheduler {
     return next == made_.residencies.end() || next->first > r.last;
   }
 
-  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the
-  /// micro-batch before is freed. A layer that needs more units at once than the limit has them
-  /// nevertheless. Where units stay unsharded until their backward pass, which no limit can shorten, it holds from one
-  /// micro-batch to the next.
+  Prefetch prefetch_of(const Residency& r) const {
+    if (r.in_backward) return spec_.options.backward_prefetch;
+    return spec_.options.forward_prefetch ? Prefetch::pre : Prefetch::none;
+  }
+
+  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the micro-batch before is
+  /// freed. Gathers are issued in the order of use.
   void choose_issue_points() {
-    IssuePoint earliest;  // gathers are issued in the order of use
+    GatherLimit limit(spec_.options.limit_all_gathers);
     std::map<std::pair<int, Pass>, IssuePoint> freed;
-    std::vector<int> ends;  // of the passing uses so far, sorted
-    std::vector<int> ends_here,
-        ends_before;  // of all uses of this micro-batch so far, and of the one before, sorted
+    IssuePoint earliest;
     int micro_batch = 0;
     for (auto& r : made_.residencies) {
       if (const int m = made_.events[r.first].micro_batch; m != micro_batch) {
         micro_batch = m;
-        ends_before = std::exchange(ends_here, {});
-        std::sort(ends_before.begin(), ends_before.end());
+        limit.begin_micro_batch();
       }
-      const auto place = std::ssize(ends_before) - spec_.options.limit_all_gathers + std::ssize(ends_here);
-      ends_here.push_back(r.last);
-      const Prefetch mode = r.in_backward ? spec_.options.backward_prefetch
-                                          : (spec_.options.forward_prefetch ? Prefetch::pre : Prefetch::none);
-      const int ahead = static_cast<int>(ends.size()) - spec_.options.limit_all_gathers;
       r.issue = IssuePoint::before(r.first);
-      if (mode == Prefetch::pre)
-        r.issue = std::min(r.issue, ahead >= 0 ? IssuePoint::after(ends[ahead]) : IssuePoint{});
-      if (mode == Prefetch::pre && place >= 0 && place < std::ssize(ends_before))
-        r.issue = std::max(r.issue, IssuePoint::after(ends_before[static_cast<std::size_t>(place)]));
-      if (mode == Prefetch::post && r.first > 0) r.issue = IssuePoint::after(r.first - 1);
+      const Prefetch prefetch = prefetch_of(r);
+      if (prefetch == Prefetch::pre) r.issue = std::min(r.issue, limit.room());
+      if (prefetch == Prefetch::post && r.first > 0) r.issue = IssuePoint::after(r.first - 1);
       const auto before = freed.find({r.unit, r.pass});
       if (before != freed.end()) earliest = std::max(earliest, before->second);
       earliest = r.issue = std::max(earliest, r.issue);
       freed[{r.unit, r.pass}] = IssuePoint::after(r.last);
-      if (passing(r)) ends.insert(std::upper_bound(ends.begin(), ends.end(), r.last), r.last);
+      limit.add(r.last, passing(r));
     }
   }
 
