@@ -150,7 +150,7 @@ Output hold_output(const ExportRequest& request, const Log& log) {
     throw_user_error(
         "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
-  if (const fs::path whole = fs::absolute(request.output / ".").lexically_normal().parent_path();
+  if (const fs::path whole = fs::weakly_canonical(request.output / ".").lexically_normal();
       whole.filename() == "checkpoints" && !list_checkpoints(whole.parent_path()).empty())
     throw_user_error(
         "{} holds the checkpoints of a run, and what is exported needs a folder of its own; choose another folder",

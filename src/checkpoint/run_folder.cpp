@@ -136,7 +136,14 @@ std::vector<fs::path> surplus_checkpoints(const RunCheckpoints& run, const Reten
 void prune_checkpoints(const RunCheckpoints& run, const Retention& retention) {
   remove_unfinished_checkpoints(run.run_dir);
   std::optional<UserError> first;
-  for (const auto& file : surplus_checkpoints(run, retention)) {
+  RunCheckpoints readable = run;
+  try {
+    if (!run.fallback.empty()) list_checkpoints(run.fallback);
+  } catch (const UserError& error) {  // the run does not need it
+    first = error;
+    readable.fallback.clear();
+  }
+  for (const auto& file : surplus_checkpoints(readable, retention)) {
     try {
       remove_file(file);
     } catch (const UserError& error) {  // the others go

@@ -39,8 +39,8 @@ Table run_options(train::Config& c) {
       {"run.resume",
        spelled_resume(c.run.resume),
        "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
-       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has a "
-       "later one that began from it, that one",
+       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has "
+       "checkpoints of a run that began from it, the newest of those",
        {.name = "auto|never|FILE|FOLDER"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "
@@ -376,8 +376,8 @@ Table other_options(train::Config& c) {
        "write checkpoints in the background, from a copy of the state in host memory"},
       {"checkpoint.fallback_dir",
        &c.checkpoint.fallback_dir,
-       "folder on another disk, used when run.dir has no room for a checkpoint; run.resume = auto looks there "
-       "too",
+       "folder on another disk, used when run.dir has no room for a checkpoint; the same command "
+       "continues from there",
        {.name = "FOLDER"}},
       {"checkpoint.wait_minutes",
        &c.checkpoint.wait_minutes,

@@ -24,11 +24,35 @@ namespace fs = std::filesystem;
 
 using Checkpoint = checkpoint::FoundCheckpoint;
 
-/// The checkpoint or run folder that the run of this checkpoint began from; of older programs, what its last job had as run.resume.
-std::string beginning_of(const Checkpoint& checkpoint) {
+/// Whether the checkpoint's run began from there: in the same way as now, or in the same place.
+bool began_from(const Checkpoint& checkpoint, const std::string& place) {
   const RunText text = read_run_text(checkpoint.summary.texts.run_config);
-  const std::string noted = text.note(kBeganFrom);
-  return noted.empty() ? text.value("run.resume") : noted;
+  const std::string given = text.value("run.resume"), noted = text.note(kBeganFrom);
+  return given == place || same_place(noted.empty() ? given : noted, place);
+}
+
+bool has_run(const fs::path& run_dir) {
+  std::error_code ignored;
+  return fs::exists(run_dir / "config.ini", ignored) || !checkpoint::list_checkpoints(run_dir).empty() ||
+         !saved_checkpoints(run_dir).empty();
+}
+
+/// A checkpoint in a fallback folder of a run that had the same run.dir, which was deleted or moved since: whether that run is to
+/// continue is not known.
+void refuse_left_over(const Config& config, const std::optional<Checkpoint>& newest) {
+  if (!newest || has_run(config.run.dir)) return;
+  throw_user_error(
+      "run.dir = {} has no run, and checkpoint.fallback_dir has a checkpoint of one that had this run.dir ({}); move that to "
+      "{}/checkpoints to continue from it, or delete it to begin again",
+      config.run.dir, newest->file.string(), config.run.dir);
+}
+
+/// The newest of the run's own.
+std::optional<Checkpoint> newest_own(const Config& config, std::vector<checkpoint::Refused>& refused,
+                                     const Log& log) {
+  auto newest = checkpoint::newest_readable(run_checkpoints(config), refused, log);
+  refuse_left_over(config, newest);
+  return newest;
 }
 
 /// run.resume = FILE, which is gone or not whole: fine for a run that began from it and has saved since.
@@ -36,8 +60,8 @@ std::string beginning_of(const Checkpoint& checkpoint) {
 Checkpoint newest_that_began_from(const Config& config, std::vector<checkpoint::Refused>& refused,
                                   const Log& log, const std::string& problem, const std::string& error) {
   const std::string& file = config.run.resume.file;
-  auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
-  if (!own || !same_place(beginning_of(*own), file)) throw UserError(error);
+  auto own = newest_own(config, refused, log);
+  if (!own || !began_from(*own, file)) throw UserError(error);
   log.info("run.resume = {} {}; {} began from it and continues from its own newest checkpoint", file, problem,
            config.run.dir);
   return *own;
@@ -64,14 +88,6 @@ std::vector<fs::path> given_checkpoints(const Config& config) {
   if (fs::is_directory(given, ignored)) files = run_checkpoints(given);
   if (files.empty()) files.push_back(given);
   return files;
-}
-
-/// Whether run.dir has saved a checkpoint of this step, later than all that are left there: it was moved away.
-bool was_own(const Checkpoint& given, const Checkpoint& own, const fs::path& run_dir) {
-  const std::int64_t step = given.summary.state.step;
-  return step > own.summary.state.step &&
-         std::ranges::any_of(saved_checkpoints(run_dir),
-                             [&](const auto& saved) { return saved.step == step; });
 }
 
 /// run.resume = FILE or the folder of a run. What the run itself has saved since it began there goes first, even if the other
@@ -104,37 +120,25 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
   if (reason)
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason),
                                   *reason + "; use another checkpoint");
-  const auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
+  const auto own = newest_own(config, refused, log);
   const bool is_own = same_place(config.run.dir, place) || (own && same_place(own->file, given.file));
-  if (!own || (is_own && own->summary.state.step <= given.summary.state.step) ||
-      was_own(given, *own, config.run.dir)) {
+  if (!own || (is_own && own->summary.state.step <= given.summary.state.step)) {
     if (files.back() != place && !is_own)  // the newest of that run
       warn_if_newest_vanished(place, given.file, given.summary.state.step, log);
     return given;
   }
   const std::int64_t step = given.summary.state.step, own_step = own->summary.state.step;
-  if (!is_own && !same_place(beginning_of(*own), place)) {
+  if (!is_own && !began_from(*own, place)) {
     throw_user_error(
         "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
-        "another run.dir to continue from the one, or run.resume = auto to continue the other",
-        place, step, config.run.dir, own_step);
+        "another run.dir to continue from the one, run.resume = auto to continue the other, or move the one to {}/checkpoints if this "
+        "run has saved it",
+        place, step, config.run.dir, own_step, config.run.dir);
   }
   log.info(
       "run.resume = {} is at step {}; the run continues from its own newest checkpoint in {}, of step {}",
       place, step, own->file.parent_path().string(), own_step);
   return *own;
-}
-
-/// Of a run that had the same run.dir, which was deleted or moved since: whether that run is to continue is not known.
-void refuse_left_over(const Config& config, const std::optional<Checkpoint>& newest) {
-  std::error_code ignored;
-  if (!newest || fs::exists(fs::path(config.run.dir) / "config.ini", ignored) ||
-      newest->file.parent_path() == fs::path(config.run.dir) / "checkpoints")
-    return;
-  throw_user_error(
-      "run.dir = {} has no run, and checkpoint.fallback_dir has a checkpoint of one that had this run.dir ({}); move that to "
-      "{}/checkpoints to continue from it, or delete it to begin again",
-      config.run.dir, newest->file.string(), config.run.dir);
 }
 
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,

@@ -108,9 +108,9 @@ void RunFolder::write_config(const std::string& config) const {
 
 void RunFolder::restore_metrics(std::int64_t last_step, const Log& log, const std::string& fallback_dir) const
     try {
-  if (!lock_) return;
   for (const fs::path& fallback : fallback_folders(folder_, fallback_dir)) {
     if (!list_spilled_metrics(fallback).contains(last_step)) continue;
+    if (!lock_) throw_user_error("{} cannot be written", folder_.string());
     MetricsFile(folder_ / "metrics.jsonl", last_step, log).restore(fallback, last_step, log);
   }
 } catch (const Error& error) {

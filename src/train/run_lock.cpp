@@ -51,7 +51,11 @@ RunLock::RunLock(fs::path folder, const Log& log, double patience, const std::fu
 
 RunLock::~RunLock() {
   holder_.reset();
-  remove(made_);
+  try {
+    if (file_.size() == 0)
+      remove(made_);        // otherwise another job has made it at the same time, and has had the folder
+  } catch (const Error&) {  // it stays
+  }
 }
 
 void RunLock::make() {
@@ -62,11 +66,12 @@ void RunLock::make() {
       io::create_folder(folder_, "; choose another run.dir");
       file_ = io::PosixFile::open_or_create(file);
       return;
-    } catch (const io::FileError& error) {
+    } catch (const UserError& error) {
       remove(made_);
+      const auto* of_file = dynamic_cast<const io::FileError*>(&error);
       std::error_code ignored;
-      const bool is_removed =
-          error.error_number() == ENOENT && !fs::exists(folder_, ignored);  // by another job
+      const bool is_removed =  // by another job
+          of_file != nullptr && of_file->error_number() == ENOENT && !fs::exists(folder_, ignored);
       if (!is_removed) throw;
     }
   }

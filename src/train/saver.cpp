@@ -187,8 +187,8 @@ std::string Saver::with_newest_checkpoint(const std::string& reason) const {
 
 /// The failure as it is, with what to do and what is left.
 void Saver::give_up(const std::exception_ptr& failure) const {
-  const std::string text = with_newest_checkpoint(
-      message_of(failure, run_.texts.name_of) + "; once that is mended, the same command continues the run");
+  const char* advice = saved_step_ < 0 ? "" : "; once that is mended, the same command continues the run";
+  const std::string text = with_newest_checkpoint(message_of(failure, run_.texts.name_of) + advice);
   try {
     std::rethrow_exception(failure);
   } catch (const UserError&) {

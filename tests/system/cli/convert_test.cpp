@@ -399,7 +399,8 @@ TEST_F(Convert, SaysWhatIsWrong) {
   for (const char* how : {"", " --overwrite"})
     EXPECT_THAT(complaint(1, std::string("export --checkpoint run --output run") + how),
                 HasSubstr("run is the folder of a run"));
-  for (const char* folder : {"run/checkpoints", "run/checkpoints/"})
+  fs::create_directory_symlink(path("run/checkpoints"), path("link"));
+  for (const char* folder : {"run/checkpoints", "run/checkpoints/", "link"})
     EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output " + folder),
                 HasSubstr("holds the checkpoints of a run"));
   EXPECT_FALSE(fs::exists(path("run/config.json")));

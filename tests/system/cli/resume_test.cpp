@@ -201,6 +201,11 @@ TEST_F(Resume, ABranchGoesOnAsItselfHoweverFarTheOtherRunIsByNow) {
        "resumed from b/checkpoints/step-00000003.h5", "step 4/4"},
       "b");
   expect_trained(from_run, {"run already complete: b/checkpoints/step-00000004.h5 is at step 4 of 4\n"}, "b");
+  // As if its newest had been lost, at a step that the other run has, too.
+  fs::rename(path("b/checkpoints/step-00000004.h5"), path("aside"));
+  expect_trained("--run.resume=run --train.steps=3", {"run already complete: b/checkpoints/step-00000003.h5"},
+                 "b");
+  fs::rename(path("aside"), path("b/checkpoints/step-00000004.h5"));
   // Its last files have weights only, the one before them is its own.
   expect_trained(from_run + " --train.steps=5 --checkpoint.content=weights",
                  {"resumed from b/checkpoints/step-00000004.h5"}, "b");
@@ -228,7 +233,8 @@ TEST_F(Resume, ACheckpointOfAnotherRunDoesNotReplaceAnEarlierOne) {
       "own");
   // Its own, from elsewhere.
   fs::rename(path("run/checkpoints/step-00000003.h5"), path("moved.h5"));
-  expect_trained("--run.resume=moved.h5 --train.steps=4", {"resumed from moved.h5", "step 4/4"});
+  expect_refused("--run.resume=moved.h5 --train.steps=4",
+                 {"or move the one to run/checkpoints if this run has saved it"});
 }
 
 TEST_F(Resume, ACheckpointThatNoRunSavedIsNotContinued) {
@@ -250,7 +256,7 @@ TEST_F(Resume, ACheckpointLeftInTheFallbackFolderStartsNoNewRun) {
   const fs::path elsewhere = path("elsewhere") / fs::canonical(path("run")).relative_path();
   fs::create_directories(elsewhere);
   fs::rename(path("run/checkpoints"), elsewhere / "checkpoints");
-  const std::string longer = "--checkpoint.fallback_dir=elsewhere --train.steps=3";
+  const std::string fallback = "--checkpoint.fallback_dir=elsewhere", longer = fallback + " --train.steps=3";
   expect_trained(longer, {"resumed from elsewhere/", "step 3/3"});
   fs::remove_all(path("run"));
   expect_refused(
@@ -258,6 +264,33 @@ TEST_F(Resume, ACheckpointLeftInTheFallbackFolderStartsNoNewRun) {
       {"run.dir = run has no run, and checkpoint.fallback_dir has a checkpoint of one that had this run.dir (elsewhere/",
        "; move that to run/checkpoints to continue from it, or delete it to begin again"});
   EXPECT_FALSE(fs::exists(path("run")));
+  expect_trained("", {}, "other");
+  expect_refused(longer + " --run.resume=other",
+                 {"run.dir = run has no run, and checkpoint.fallback_dir has a checkpoint"});
+  // A run without its config.ini is there.
+  fs::create_directories(path("run/checkpoints"));
+  folder_.write("run/history.jsonl",
+                R"({"event": "checkpoint", "time": 1, "step": 1, "file": "checkpoints/step-00000001.h5"})"
+                "\n");
+  expect_trained(fallback + " --train.steps=4", {"resumed from elsewhere/", "step 4/4"});
+}
+
+TEST_F(Resume, ARunThatWasMovedTogetherWithItsOriginGoesOn) {
+  fs::create_directory(path("one"));
+  for (const char* name : {"model.json", "tokens.h5"}) fs::rename(path(name), path("one") / name);
+  const auto go_on = [&](const std::string& folder, const std::string& options) {
+    configure("run");
+    fs::copy_file(path("run.ini"), path(folder) / "run.ini", fs::copy_options::overwrite_existing);
+    const Ending ending = shell(path(folder), LLAMPI_PROGRAM " train --config run.ini " + options);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out;
+  };
+  go_on("one", "");
+  const std::string branch = "--run.dir=b --run.resume=run --train.steps=3";
+  go_on("one", branch);
+  fs::rename(path("one"), path("two"));
+  EXPECT_THAT(go_on("two", branch + " --checkpoint.keep=8"),
+              HasSubstr("run already complete: b/checkpoints/step-00000003.h5"));
 }
 
 TEST_F(Resume, OfARunsFolderTheNewestCheckpointWithAllStateIsTaken) {

@@ -78,6 +78,14 @@ TEST_F(RunFolder, PruningCountsThoseInTheFallbackFolderToo) {
               ElementsAre(checkpoint_path(other.path(), 6), checkpoint_path(other.path(), 20)));
 }
 
+TEST_F(RunFolder, PruningDoesNotNeedTheFallbackFolder) {
+  const TemporaryFolder other;
+  fs::create_symlink("checkpoints", other / "checkpoints");  // to itself: it cannot be read
+  for (const int step : {3, 8, 10}) write_bytes(checkpoint_path(run(), step), "x");
+  EXPECT_THROW(prune_checkpoints({.run_dir = run(), .step = 10, .fallback = other.path()}, {2}), UserError);
+  EXPECT_THAT(listed(), ElementsAre("step-00000008.h5", "step-00000010.h5"));
+}
+
 TEST_F(RunFolder, PruningCountsNoDamagedOnes) {
   for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000003.h5", "step-00000004.h5"})
     touch(name);

@@ -268,6 +268,17 @@ TEST(RunFolder, IsLockedBeforeItIsWritten) {
   EXPECT_EQ(io::read_whole(run / "config.ini"), "second\n");
 }
 
+/// Both find that it is not there.
+TEST(RunFolder, OfTwoJobsThatMakeItTheSecondRemovesNothingOfTheFirst) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  {
+    const RunFolder second(run, Log(), 0.2);
+    write(run / "history.jsonl", "{\"event\": \"start\"}\n");  // as the first, which has had it meanwhile
+  }
+  EXPECT_EQ(io::read_whole(run / "history.jsonl"), "{\"event\": \"start\"}\n");
+}
+
 TEST(RunFolder, KeepsTheConfigurationOfTheLastJobWhereTheNextIsRefused) {
   const TemporaryFolder folder;
   opened(folder.path(), "first\n");
