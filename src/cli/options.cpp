@@ -17,6 +17,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/train/config_rules.hpp"
 #include "llampi/train/renamed_values.hpp"
 
 namespace llampi::cli {
@@ -186,7 +187,7 @@ void default_model_config(train::Config& c) {
     c.model.config = *c.model.weights;
 }
 
-/// What concerns more than one key, and what is required; none of it needs a file.
+/// What is required, and what concerns more than one key; none of it needs a file.
 void check(const train::Config& c, Purpose purpose) {
   if (c.model.config.empty()) {
     throw_user_error(
@@ -199,18 +200,7 @@ void check(const train::Config& c, Purpose purpose) {
     throw_user_error(
         "neither train.steps nor train.epochs is given; say how long the run is with one of them");
   }
-  if (c.train.steps != 0 && c.train.epochs != 0) {
-    throw_user_error("train.steps = {} and train.epochs = {} are both given; set one of them to 0",
-                     c.train.steps, c.train.epochs);
-  }
-  if (c.train.eval_every != 0 && c.data.eval.empty()) {
-    throw_user_error("train.eval_every = {} needs data.eval; name a token file, or set it to 0",
-                     c.train.eval_every);
-  }
-  if (c.optimizer.min_lr > c.optimizer.lr) {
-    throw_user_error("optimizer.min_lr = {} is above optimizer.lr = {}; it must be at most that",
-                     c.optimizer.min_lr, c.optimizer.lr);
-  }
+  train::check_run(c);
 }
 
 /// The later ones of `sources` win.

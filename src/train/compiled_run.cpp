@@ -7,6 +7,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/train/config_rules.hpp"
 #include "llampi/train/micro_batches.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
@@ -51,6 +52,7 @@ Config with_strategy(Config config, fsdp::Strategy strategy) {
 }
 
 CompiledRun compile_run(const Config& config, const RunShape& shape) {
+  check_together(config);
   CompiledRun run;
   run.shape = resolved(shape, config);
   run.node_of_rank = nodes_of_ranks(run.shape);

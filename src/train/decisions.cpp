@@ -11,6 +11,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/available_memory.hpp"
 #include "llampi/fsdp/fit_decisions.hpp"
+#include "llampi/train/config_rules.hpp"
 #include "llampi/train/micro_batches.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/engine_config.hpp"

@@ -17,14 +17,11 @@ namespace llampi::train {
 /// @param micro_batches per rank and step
 /// @param hardware CPUs compute in float32, GPUs in the dtype that is gathered; fsdp.param_dtype = auto is
 /// float32 on the one, bfloat16 on the other
-/// @throws UserError for what the table of options could not check
+/// @throws UserError for what depends on the model, the hardware or the number of ranks; the rest is check_together()
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
                                    Hardware hardware);
 
-/// The tokens of a micro-batch must be a multiple of this; 1 without products in 8 bits.
-std::int64_t multiple_of_tokens(const Config& config);
-
-/// The products that fsdp.product_dtype asks for. @throws UserError for what cannot be had together with 8 bits
+/// The products that fsdp.product_dtype asks for.
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
 
 /// The adapters that lora.rank asks for; none: all of the model is trained.

@@ -7,6 +7,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/train/config_rules.hpp"
 #include "llampi/train/micro_batches.hpp"
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
@@ -78,6 +79,7 @@ std::string adapter_text_of(const Inputs& inputs, const Config& config, const st
 
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
+  check_together(c);
   micro_batches_of_step(c, ranks);  // refuses before anything is read
   in.llama = read_model_config(c, model_text);
   in.model = model::make_llama(in.llama, fp8_recipe(c), lora_config(c));
@@ -112,9 +114,6 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
       throw_user_error("data.eval = {} has {}, too few for one sample of data.seq_len = {} + 1", c.data.eval,
                        count(in.eval_file->tokens(), "token"), c.data.seq_len);
     }
-  } else if (c.train.eval_every > 0) {
-    throw_user_error("train.eval_every = {} needs data.eval, a token file to evaluate on",
-                     c.train.eval_every);
   }
   in.batch_options = {c.data.seq_len, c.train.micro_batch.value_or(1), c.data.document_mask,
                       in.llama.vocab_size};
