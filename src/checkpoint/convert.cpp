@@ -171,6 +171,11 @@ Output hold_output(const ExportRequest& request, const Log& log) {
 
 /// hold_output(); then what is in it is looked at.
 Output open_output(const ExportRequest& request, const Log& log) {
+  std::error_code ignored;
+  // Whatever may be replaced: the adapter belongs to no other model.
+  if (!request.base.empty() && fs::equivalent(request.output, request.base, ignored))
+    throw_user_error("{} is the model that the adapters belong to; choose another folder",
+                     request.output.string());
   Output folder = hold_output(request, log);
   // Whatever may be replaced: who reads the folder would take the adapter, and not the model.
   if (is_path_there(request.output / kPeftConfig))
@@ -337,6 +342,18 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
   });
 }
 
+/// Of what may be replaced, a checkpoint is not part of the model in the folder.
+void refuse_input(const fs::path& checkpoint, const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::equivalent(fs::absolute(checkpoint).parent_path(), folder, ignored) || !is_path_there(checkpoint))
+    return;
+  try {
+    if (identify(checkpoint) == FileKind::checkpoint) return;
+  } catch (const UserError&) {  // it is something else
+  }
+  throw_user_error("{} is in the folder that is imported; name another --output", checkpoint.string());
+}
+
 void import_folder(comm::World& world, const fs::path& folder, const fs::path& checkpoint, bool overwrite,
                    const Log& log) {
   const double begin = steady_seconds();
@@ -349,6 +366,7 @@ void import_folder(comm::World& world, const fs::path& folder, const fs::path& c
     config = model::LlamaConfig::read(folder);
     source = open_safetensors(folder, config.tie_word_embeddings);
     check_tensors(*source, tensors_of(config));
+    refuse_input(checkpoint, folder);
   });
   comm::on_rank_0(world, [&] { io::clear_leftovers(io::follow_links(checkpoint), log); });
   import_weights(world, *source, checkpoint, {config.json, ""}, overwrite);

@@ -154,6 +154,8 @@ FileKind identify(const fs::path& path) try {
   if (path.extension() == ".safetensors")
     throw_user_error("{} is a safetensors file; give the folder that holds it, with its config.json",
                      path.string());
+  if (path.filename() == "config.json")
+    throw_user_error("{} is the configuration of a model; give the folder that holds it", path.string());
   const io::Hdf5Lock lock;
   const auto file = io::hdf5::open_file(path);
   if (io::hdf5::has_attribute(file.id(), "format")) {

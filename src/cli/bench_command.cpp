@@ -12,6 +12,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 #include "llampi/measure/measure.hpp"
 
 namespace llampi::cli {
@@ -81,15 +82,24 @@ bool accepts(const std::filesystem::path& path, const Read& read) {
 }
 
 io::OutputFile json_file(const std::string& path) {
-  return {.path = io::follow_links(path), .kind = "a result of llampi bench", .is_own = [](const auto& file) {
-            return accepts(file, measure::from_json);
-          }};
+  return {.path = io::follow_links(path),
+          .kind = "a result of llampi bench",
+          .is_own = [](const auto& file) { return accepts(file, measure::from_json); },
+          .advice = "name another file"};
 }
 
 io::OutputFile machine_file(const std::string& path) {
-  return {.path = io::follow_links(path), .kind = "a machine file", .is_own = [](const auto& file) {
-            return accepts(file, plan::parse_machine);
-          }};
+  return {.path = io::follow_links(path),
+          .kind = "a machine file",
+          .is_own = [](const auto& file) { return accepts(file, plan::parse_machine); },
+          .advice = "name another file"};
+}
+
+/// Before anything is measured.
+void check_output(const io::OutputFile& output) {
+  output.check();
+  const io::TemporaryFile probe(io::temporary_beside(output.path));
+  io::PosixFile::create(probe.path());
 }
 
 measure::Result read_result(const std::string& path) {
@@ -127,8 +137,11 @@ int bench_command(const Arguments& arguments) {
       if (!r.folder.empty() && !std::filesystem::is_directory(r.folder))
         throw_user_error("--folder {} is not a folder; create it first", r.folder);
       if (!r.compare.empty()) read_result(r.compare);
-      if (!r.json.empty()) json_file(r.json).check();
-      if (!r.calibrate.empty()) machine_file(r.calibrate).check();
+      if (!r.json.empty() && std::filesystem::path(r.json).lexically_normal() ==
+                                 std::filesystem::path(r.calibrate).lexically_normal())
+        throw_user_error("--json and --calibrate are both {}; name another file for one of them", r.json);
+      if (!r.json.empty()) check_output(json_file(r.json));
+      if (!r.calibrate.empty()) check_output(machine_file(r.calibrate));
     });
     const measure::Result result = measure::measure(world, config, r.settings, log);
     comm::on_rank_0(world, [&] {

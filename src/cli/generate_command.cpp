@@ -119,6 +119,7 @@ int generate_command(const Arguments& arguments) {
                          [&] { return infer::generate(world, r.weights, r.options, emit, log); });
     });
     if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
+    if (!made.warning.empty()) log.warning("{}", made.warning);
     return kDone;
   });
 }

@@ -207,6 +207,12 @@ void check_options(const PlanRequest& r) {
   if (r.tune && !r.svg.empty())
     throw_user_error(
         "--svg is not possible with --tune; write the configuration with --output, then plan it");
+  for (const auto& [given, option] :
+       {std::pair(r.details, "--details"), {r.units, "--units"}, {r.actions, "--actions"}}) {
+    if (r.tune && given)
+      throw_user_error("{} is not possible with --tune; write the configuration with --output, then plan it",
+                       option);
+  }
   if (!r.output.empty()) configuration_file(r).check();
   if (!r.svg.empty()) picture_file(r).check();
 }

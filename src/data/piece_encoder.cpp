@@ -36,7 +36,7 @@ EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
   out.input_bytes = static_cast<std::int64_t>(piece.text.size());
   const std::string file = out.file = options_.inputs[piece.file].string();
   if (piece.first) check_head(out, piece);
-  if (piece.first && piece.last && is_blank(piece.text)) {
+  if (piece.first && piece.last && is_blank(without_mark(piece))) {
     leave_out(out, file);
   } else if (options_.format == InputFormat::text) {
     add_text(out, piece);
@@ -68,12 +68,19 @@ void PieceEncoder::add_ids(EncodedPiece& out, const std::vector<std::int32_t>& i
 
 void PieceEncoder::add_text(EncodedPiece& out, const Piece& piece) const {
   if (piece.first) add_ids(out, begin_);
-  add_ids(out, piece.first ? cutter_.encode_first(piece.text) : cutter_.encode_next(piece.text));
+  add_ids(out, piece.first ? cutter_.encode_first(without_mark(piece)) : cutter_.encode_next(piece.text));
   out.text_bytes += out.input_bytes;
   out.ill_formed = static_cast<std::int64_t>(count_ill_formed(piece.text));
   if (!piece.last) return;
   add_ids(out, end_);
   out.documents.push_back({out.ids.size()});
+}
+
+/// A byte order mark that a file of text begins with is not a character of the text.
+std::string_view PieceEncoder::without_mark(const Piece& piece) const {
+  const bool may_be_mark =
+      piece.first && options_.format == InputFormat::text && !tokenizer_.takes_any_bytes();
+  return may_be_mark ? without_byte_order_mark(piece.text) : piece.text;
 }
 
 void PieceEncoder::leave_out(EncodedPiece& out, const std::string& place) const {

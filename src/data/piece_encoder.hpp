@@ -47,6 +47,7 @@ class PieceEncoder {
   /// Of what was not looked at before it was read, a pipe for example.
   void check_head(EncodedPiece& out, const Piece& piece) const;
   void add_text(EncodedPiece& out, const Piece& piece) const;
+  std::string_view without_mark(const Piece& piece) const;
   void add_line(EncodedPiece& out, std::string_view line, const std::string& place) const;
   void leave_out(EncodedPiece& out, const std::string& place) const;
   /// One document; returns the bytes of its text. No ids: it is blank.

@@ -75,43 +75,19 @@ std::string_view whole_characters(std::string_view head) {
 
 bool is_json_object(std::string_view line) { return nlohmann::json::parse(line, nullptr, false).is_object(); }
 
-/// Tells whether a text is the beginning of valid JSON: whether the only error is that it ends too early.
-class UntilTheEnd : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit UntilTheEnd(std::size_t bytes) : bytes_(bytes) {}
-  bool ends_too_early() const { return ends_too_early_; }
-
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool string(string_t& /*value*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
-  bool start_object(std::size_t /*elements*/) override { return true; }
-  bool key(string_t& /*value*/) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t /*elements*/) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    ends_too_early_ = position > bytes_;
-    return false;
-  }
-
- private:
-  const std::size_t bytes_;
-  bool ends_too_early_ = false;
-};
-
 /// Whether these bytes can be the beginning of a JSON object that continues after them.
 bool begins_json_object(std::string_view line) {
   line = whole_characters(line);
   const auto key = line.find_first_not_of(" \t", 1);
   if (!line.starts_with('{') || key == line.npos || line[key] != '"') return false;
-  UntilTheEnd seen(line.size());
-  nlohmann::json::sax_parse(line, &seen);
-  return seen.ends_too_early();
+  try {
+    const auto whole = nlohmann::json::parse(line);
+    return false;
+  } catch (const nlohmann::json::parse_error& error) {
+    return error.byte > line.size();            // that it ends too early is the only error
+  } catch (const nlohmann::json::exception&) {  // a number that is too large
+    return false;
+  }
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ hid_t stored_type(std::size_t width) {
 /// empty).
 std::int64_t reserve_dataset(const io::hdf5::File& file, const char* name, hid_t type, std::int64_t length) {
   const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
+  io::hdf5::check(H5Pset_obj_track_times(properties.id(), false), "H5Pset_obj_track_times");
   io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
   io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
   io::hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
@@ -144,7 +145,10 @@ class TokenFileWriter::Impl {
     require_room(temporary);
     const io::Hdf5Lock lock;
     try {
-      auto file = io::hdf5::create_file(temporary, io::hdf5::file_access().id());
+      // Without the time at which it was made: of the same input, all bytes are the same.
+      const io::hdf5::PropertyList creation(io::hdf5::check(H5Pcreate(H5P_FILE_CREATE), "H5Pcreate"));
+      io::hdf5::check(H5Pset_obj_track_times(creation.id(), false), "H5Pset_obj_track_times");
+      auto file = io::hdf5::create_file(temporary, io::hdf5::file_access().id(), creation.id());
       io::hdf5::write_string(file.id(), "format", token_format::kFormat);
       io::hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
       io::hdf5::write_int64(file.id(), "vocab_size", vocabulary_);

@@ -99,13 +99,15 @@ Generation generate(comm::World& world, const std::filesystem::path& weights, co
   Writer writer(*model.tokenizer, options.chat, world.rank() == 0 ? emit : nullptr);
   const auto made = continue_sequence(world, *session.engine, beginning, stop, choose,
                                       [&](std::int32_t token) { writer.add(token); });
+  std::string warning;
   if (!made.stopped && beginning.most < options.max_tokens) {
-    log.warning("the text ends after {}: max_position_embeddings is {}", count(beginning.most, "token"),
-                model.config.max_position_embeddings);
+    warning = fmt::format("the text ends after {}: max_position_embeddings is {}",
+                          count(beginning.most, "token"), model.config.max_position_embeddings);
   }
   return {.completion = std::string(options.chat ? tokenizer::strip(writer.text()) : writer.text()),
           .tokens = std::ssize(made.tokens),
-          .stopped = made.stopped};
+          .stopped = made.stopped,
+          .warning = std::move(warning)};
 }
 
 }  // namespace llampi::infer

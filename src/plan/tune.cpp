@@ -27,8 +27,8 @@ class Search {
     auto families = bounded_families();
     std::ranges::stable_sort(families, {}, &Family::at_least);
     for (const Family& family : families) search(family.plain);
-    std::ranges::stable_sort(tuning_.timed, {}, [](const TimedChoice& timed) { return timed.time.seconds; });
-    prefer_least_memory();
+    order(tuning_.timed);
+    try_more_recomputation();
     return std::move(tuning_);
   }
 
@@ -143,8 +143,28 @@ class Search {
     return least;
   }
 
-  void prefer_least_memory() {
-    auto& timed = tuning_.timed;
+  /// Of the choice that is the best: a level of more recomputation than it needs may leave room and take hardly longer, or be
+  /// faster, where workspaces are larger with more room.
+  void try_more_recomputation() {
+    constexpr Level kTried = 8;
+    if (tuning_.timed.empty()) return;
+    TimedChoice& best = tuning_.timed.front();
+    std::vector<TimedChoice> levels = {best};
+    Choice choice = best.choice;
+    const Level least =
+        std::ranges::find(space_.checkpointing, choice.checkpointing) - space_.checkpointing.begin();
+    const Level end = end_of_fast_levels(choice);
+    for (Level level = least + 1; level < end; level += std::max<Level>(1, (end - least) / kTried)) {
+      choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
+      if (const auto trial = attempt(choice); trial && trial->fits()) levels.push_back(trial->time());
+    }
+    order(levels);
+    best = levels.front();
+  }
+
+  /// The fastest first; of those that are as fast, the one that needs least memory before all others.
+  static void order(std::vector<TimedChoice>& timed) {
+    std::ranges::stable_sort(timed, {}, [](const TimedChoice& row) { return row.time.seconds; });
     if (timed.empty()) return;
     const auto ties_end = std::ranges::find_if(timed, [&](const TimedChoice& other) {
       return other.time.seconds > timed.front().time.seconds * kTie;

@@ -81,12 +81,13 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
   bool document_mask = true;
   comm::agree(world, [&] {
     file = std::make_unique<data::TokenFile>(data);
+    const model::LlamaConfig model = checkpoint::config_of_weights(weights);
     const auto& with = std::filesystem::is_regular_file(o.adapter) ? o.adapter : weights;
     const auto trained = summary_of(with);
     if (o.seq_len == 0) o.seq_len = seq_len_of(*file, trained, with);
     document_mask = read_run_text(trained.texts.run_config).value("data.document_mask") != "false";
     if (!document_mask) log.info("data.document_mask = false, as {} was trained", with.string());
-    check_vocabulary(*file, checkpoint::config_of_weights(weights), weights.string());
+    check_vocabulary(*file, model, weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {}, too few for one sample of {} + 1; use a smaller --seq-len", data.string(),
@@ -95,9 +96,9 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
     o.micro_batch = std::min(o.micro_batch, ceil_div(file->samples(o.seq_len), world.size()));
   });
   comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
-  note_incomplete_sample(*file, o.seq_len, log);
   const auto session =
       infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log, o.adapter);
+  note_incomplete_sample(*file, o.seq_len, log);
   const data::BatchOptions options{.seq_len = o.seq_len,
                                    .micro_batch = o.micro_batch,
                                    .document_mask = document_mask,

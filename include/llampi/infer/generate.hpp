@@ -36,6 +36,7 @@ struct Generation {
   std::string completion;   ///< chat: without white space at its ends
   std::int64_t tokens = 0;  ///< of the completion
   bool stopped = false;     ///< by a token that ends the text, not by a limit
+  std::string warning;  ///< where the model's limit ended it before that of the options; empty: it did not
 };
 
 /// Continues the prompt; `emit` gets each piece of the completion on rank 0 as it is made: bytes, which may

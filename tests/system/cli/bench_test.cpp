@@ -157,7 +157,11 @@ TEST_F(BenchCommand, MeasuresStepsWithTheStrategiesThatItCompares) {
 
 TEST_F(BenchCommand, RefusesBeforeItMeasures) {
   folder_.write("mine.json", "{}");
-  EXPECT_THAT(refusal("--json mine.json"), HasSubstr("mine.json"));
+  EXPECT_THAT(refusal("--json mine.json"),
+              HasSubstr("mine.json already exists and is not a result of llampi bench: name another file\n"));
+  EXPECT_THAT(refusal("--json same.json --calibrate ./same.json"),
+              HasSubstr("--json and --calibrate are both same.json"));
+  EXPECT_THAT(refusal("--json /proc/b.json"), HasSubstr("/proc/b.json cannot be created"));
   EXPECT_THAT(refusal("--compare no.json"), HasSubstr("llampi: there is no file no.json to compare with\n"));
   EXPECT_THAT(refusal("--compare mine.json"),
               HasSubstr("llampi: mine.json is not a file that llampi bench --json has written\n"));

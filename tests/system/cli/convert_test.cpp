@@ -137,6 +137,9 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
             "peft holds an adapter (adapter_config.json)");
   EXPECT_FALSE(fs::exists(path("peft/config.json")));
   refuses("export --checkpoint " + checkpoint() + " --adapter --output other", "leave out --adapter");
+  for (const char* checkpoint : {"lora", "peft"})
+    refuses(std::string("export --base base --overwrite --output base --checkpoint ") + checkpoint,
+            "base is the model that the adapters belong to; choose another folder");
   refuses("evaluate --data text.h5 --weights lora --adapter peft", "holds adapters, and so does --adapter");
   fs::rename(path("base"), path("moved"));
   refuses("evaluate --data text.h5 --weights lora", "the model that they belong to is not where it was");
@@ -476,6 +479,11 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   fs::copy_file(path(saved), path("copy.h5"));
   expect_done(2, import + "copy.h5 --overwrite");
   EXPECT_EQ(read_text(path("copy.h5")).size(), read_text(path("imported.h5")).size());
+  const std::string weights = shards[0].string(), into = "import --weights folder --output folder/";
+  refused("import --weights folder --overwrite --output " + weights, weights,
+          weights + " is in the folder that is imported");
+  for (const char* how : {"", " --overwrite"}) expect_done(1, into + "own.h5" + how);
+  fs::remove(path("folder/own.h5"));
   // export: onto weights, a config.json, files of a tokenizer that the model's has not.
   const std::string onto = "export --checkpoint " + saved + " --output ";
   refused(

@@ -75,6 +75,7 @@ MISTAKES = [
      "not 8; use a data.seq_len that is a multiple of 16, or a train.micro_batch that is a multiple of 2", RUN),
     ("value", "train --activation.checkpointing='full 99, none' --run.dir=r", 2,
      "is for 99 blocks and those that follow, and the model has", RUN),
+    ("value", "llampi plan --model.config=m --machine=h100 --tune --units", 2, "--units is not possible with --tune"),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --fsdp.product_dtype=fp8", 2, "multiples of 16"),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --train.micro_batch=2 --fsdp.product_dtype=fp8 "
      "--fsdp.fp8_scales=block", 2, "products in FP8 with scales of blocks need multiples of 128; use fsdp.product_dtype = auto"),

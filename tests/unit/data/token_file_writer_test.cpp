@@ -63,6 +63,21 @@ TEST(TokenFileWriter, WritesWhatTheContractSays) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
 }
 
+TEST(TokenFileWriter, WritesNoTimes) {
+  const TemporaryFolder folder;
+  write_tokens(folder / "a.h5", 256, {{1, 2}});
+  const io::Hdf5Lock lock;
+  const auto file = io::hdf5::open_file(folder / "a.h5");
+  for (const char* name : {"/", "tokens", "documents"}) {
+    H5O_info_t about;
+    io::hdf5::check(H5Oget_info_by_name(file.id(), name, &about, H5P_DEFAULT), "H5Oget_info_by_name");
+    EXPECT_EQ(about.atime, 0) << name;
+    EXPECT_EQ(about.mtime, 0) << name;
+    EXPECT_EQ(about.ctime, 0) << name;
+    EXPECT_EQ(about.btime, 0) << name;
+  }
+}
+
 TEST(TokenFileWriter, WritesMoreThanItBuffers) {
   const TemporaryFolder folder;
   std::vector<std::int32_t> document;

@@ -81,6 +81,21 @@ TEST(Tokenize, PutsBeginAndEndAroundDocuments) {
   EXPECT_THAT(documents(tokenizer, given.output), ElementsAre("two", "three"));
 }
 
+TEST(Tokenize, LeavesByteOrderMarksOut) {
+  const TemporaryFolder folder;
+  const std::string mark = "\xEF\xBB\xBF";
+  write_text(folder / "a", mark + "one " + mark);
+  write_text(folder / "mark", mark);
+  const auto given = options({folder / "a", folder / "mark"}, folder / "out.h5");
+  const auto tokenizer = BytesAndSpecials::llama3();
+  EXPECT_EQ(data::tokenize(tokenizer, given).empty, 1);
+  EXPECT_THAT(documents(tokenizer, given.output),
+              ElementsAre("<|begin_of_text|>one " + mark + "<|end_of_text|>"));
+  const auto bytes = tokenizer::make_tokenizer("bytes");
+  data::tokenize(*bytes, given);
+  EXPECT_THAT(documents(*bytes, given.output), ElementsAre(mark + "one " + mark, mark)) << "of any bytes";
+}
+
 TEST(Tokenize, CutsTextsOnlyWhereIdsStayTheSame) {
   const TemporaryFolder folder;
   std::string text;

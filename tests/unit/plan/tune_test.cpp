@@ -40,6 +40,7 @@ TuneSpace small_space() {
 struct Formulas {
   const TuneSpace& space;
   std::int64_t memory = 0, host_memory = 1000;
+  double more_per_level = 0.1;
   mutable int tries = 0;
 
   std::int64_t needed(const Choice& c) const {
@@ -54,7 +55,7 @@ struct Formulas {
   }
   double computing(const Choice& c) const {
     const double passes = static_cast<double>(kSequences) / static_cast<double>(c.micro_batch);
-    return (10 + 0.4 * passes) * (1 + 0.1 * static_cast<double>(level_of(space, c)));
+    return (10 + 0.4 * passes) * (1 + more_per_level * static_cast<double>(level_of(space, c)));
   }
   double seconds(const Choice& c) const {
     const double passes = static_cast<double>(kSequences) / static_cast<double>(c.micro_batch);
@@ -129,6 +130,17 @@ TEST(Tune, FindsWhatTryingEverythingFinds) {
       }
     }
   }
+}
+
+TEST(Tune, RecomputesMoreWhereThatLeavesRoomAndTakesHardlyLonger) {
+  const TuneSpace space = small_space();
+  const auto level = [&](double more_per_level) {
+    const Formulas formulas{.space = space, .memory = 220, .more_per_level = more_per_level};
+    return level_of(space, formulas.tuned().timed.front().choice);
+  };
+  EXPECT_EQ(level(0.01), 0U);
+  EXPECT_EQ(level(0.0006), 1U);
+  EXPECT_EQ(level(0.0002), 3U);
 }
 
 TEST(Tune, TriesLittleWhereEverythingFits) {
