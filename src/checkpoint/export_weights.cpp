@@ -17,6 +17,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/removed_on_signal.hpp"
 #include "llampi/io/temporary_file.hpp"
 
 namespace llampi::checkpoint {
@@ -81,12 +82,13 @@ class Exporter {
 
   void run() {
     comm::on_rank_0(world_, [&] { refuse_other_weights(); });
+    const io::RemovedOnSignal removed(temporaries());
     try {
       comm::on_rank_0(world_, [&] { create(); });
       comm::agree(world_, [&] { write_values(); });
       comm::on_rank_0(world_, [&] { rename(); });
     } catch (...) {
-      if (world_.rank() == 0) remove_temporaries();
+      remove_temporaries();
       throw;
     }
   }
@@ -166,10 +168,17 @@ class Exporter {
     io::rename_into_place(temporary_index(), folder_ / kWeightsIndex);
   }
 
+  /// On rank 0; the others make none.
+  std::vector<fs::path> temporaries() const {
+    if (world_.rank() != 0) return {};
+    std::vector<fs::path> files{temporary_index()};
+    for (const auto& file : files_) files.push_back(temporary(file));
+    return files;
+  }
+
   void remove_temporaries() const {
     std::error_code ignored;
-    for (const auto& file : files_) fs::remove(temporary(file), ignored);
-    fs::remove(temporary_index(), ignored);
+    for (const auto& file : temporaries()) fs::remove(file, ignored);
   }
 
   comm::World& world_;

@@ -35,6 +35,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/removed_on_signal.hpp"
 #include "llampi/io/shared_file.hpp"
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/version.hpp"
@@ -350,6 +351,7 @@ void import_weights(comm::World& world, const WeightsSource& source, const fs::p
   };
   job.temporary = world.broadcast(io::temporary_beside(output.path).string(), 0);
   job.place = [&] { output.place(job.temporary); };
+  const io::RemovedOnSignal removed(world.rank() == 0 ? std::vector{job.temporary} : std::vector<fs::path>());
   save(job);
 }
 
