@@ -98,8 +98,8 @@ CommandLine parse_command_line(const Arguments& arguments, const std::vector<Opt
   return line;
 }
 
-std::vector<std::string> assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
-                                             std::size_t max_positional, const Log& log) {
+CommandLine assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
+                                std::size_t max_positional, const Log& log) {
   CommandLine line = parse_command_line(arguments, options);
   for (const auto& note : line.notes) log.info("{}", note);
   if (line.positional.size() > max_positional) {
@@ -107,7 +107,7 @@ std::vector<std::string> assign_command_line(const Arguments& arguments, const s
                      line.positional[max_positional]);
   }
   for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
-  return line.positional;
+  return line;
 }
 
 bool asks_for_help(const Arguments& arguments) {

@@ -2,7 +2,9 @@
 // Command lines of options and arguments, and their help.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/option.hpp"
@@ -17,16 +19,19 @@ struct CommandLine {
   std::vector<Setting> settings;  ///< each of a known key, none twice: the last one counts
   std::vector<std::string> positional;
   std::vector<std::string> notes;  ///< sentences about options that were given twice, with different values
+
+  bool has(std::string_view key) const {
+    return std::ranges::find(settings, key, &Setting::key) != settings.end();
+  }
 };
 
 /// Takes `--key=value`, `--key value`, `--flag` and arguments apart.
 /// @throws UserError for an unknown option (naming what may be meant) or one without its value
 CommandLine parse_command_line(const Arguments& arguments, const std::vector<Option>& options);
 
-/// The same, setting each option's target; returns the arguments. More than `max_positional` are an error.
-/// `log` is given the notes.
-std::vector<std::string> assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
-                                             std::size_t max_positional, const Log& log);
+/// The same, setting each option's target. More than `max_positional` arguments are an error. `log` is given the notes.
+CommandLine assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
+                                std::size_t max_positional, const Log& log);
 
 bool asks_for_help(const Arguments& arguments);
 

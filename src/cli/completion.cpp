@@ -232,7 +232,7 @@ Manual completion_manual() {
 }
 
 int completion_command(const Arguments& arguments) {
-  const auto given = assign_command_line(arguments, {}, 1, console_log(true, stderr));
+  const auto given = assign_command_line(arguments, {}, 1, console_log(true, stderr)).positional;
   const auto found = std::find_if(shells().begin(), shells().end(), [&](const auto& shell) {
     return !given.empty() && shell.first == given[0];
   });

@@ -87,35 +87,27 @@ std::vector<Option> options_of(EvaluateRequest& r) {
 }
 
 /// @param asks whether --questions is given, and not --data
-void refuse_options_of_the_other(const EvaluateRequest& given, bool asks) {
-  struct Owned {
-    bool is_given;
-    const char* option;
-    bool of_questions;
-  };
-  const EvaluateRequest defaults;
-  const infer::TextOptions &text = given.asking.text, &default_text = defaults.asking.text;
-  for (const auto& [is_given, option, of_questions] :
-       {Owned{given.loss.seq_len != defaults.loss.seq_len, "seq-len", false},
-        Owned{given.loss.micro_batch != defaults.loss.micro_batch, "micro-batch", false},
-        Owned{given.answers != defaults.answers, "answers", true},
-        Owned{text.tokenizer != default_text.tokenizer, "tokenizer", true},
-        Owned{text.chat_template != default_text.chat_template, "template", true},
-        Owned{text.template_date != default_text.template_date, "template-date", true},
-        Owned{given.asking.max_tokens != defaults.asking.max_tokens, "max-tokens", true}}) {
-    if (is_given && of_questions != asks)
+void refuse_options_of_the_other(const CommandLine& given, bool asks) {
+  for (const auto& [option, of_questions] : {std::pair("seq-len", false),
+                                             {"micro-batch", false},
+                                             {"answers", true},
+                                             {"tokenizer", true},
+                                             {"template", true},
+                                             {"template-date", true},
+                                             {"max-tokens", true}}) {
+    if (given.has(option) && of_questions != asks)
       throw_user_error("--{} requires --{}; remove it", option, of_questions ? "questions" : "data");
   }
 }
 
 EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   EvaluateRequest request;
-  assign_command_line(arguments, options_of(request), 0, log);
+  const CommandLine given = assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "evaluate", "weights");
   if (request.data.empty() == request.questions.empty())
     throw_user_error("give --data or --questions, and not both; see llampi evaluate --help");
   const bool asks = request.data.empty();
-  refuse_options_of_the_other(request, asks);
+  refuse_options_of_the_other(given, asks);
   if (request.asking.overwrite && request.answers.empty())
     throw_user_error("--overwrite requires --answers; remove it");
   std::error_code ignored;

@@ -71,15 +71,12 @@ std::vector<Option> options_of(GenerateRequest& r) {
 
 GenerateRequest parse_generation(const Arguments& arguments, const Log& log) {
   GenerateRequest request;
-  assign_command_line(arguments, options_of(request), 0, log);
+  const CommandLine given = assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "generate", "weights");
   if (request.options.prompt.empty())
     throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
-  if (!request.options.chat && !request.options.system.empty()) throw_user_error("--system requires --chat");
-  const auto& text = request.options.text;
-  if (!request.options.chat && (text.chat_template != "auto" || text.template_date != "auto")) {
-    throw_user_error("--template{} requires --chat", text.chat_template == "auto" ? "-date" : "");
-  }
+  for (const char* of_chat : {"system", "template", "template-date"})
+    if (given.has(of_chat) && !request.options.chat) throw_user_error("--{} requires --chat", of_chat);
   return request;
 }
 

@@ -54,7 +54,8 @@ std::vector<Option> options_of(InspectRequest& r) {
 
 InspectRequest parse_inspection(const Arguments& arguments) {
   InspectRequest request;
-  const auto files = assign_command_line(arguments, options_of(request), 1, console_log(true, stderr));
+  const auto files =
+      assign_command_line(arguments, options_of(request), 1, console_log(true, stderr)).positional;
   if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
   request.file = files[0];
   if (request.units && request.verify) throw_user_error("--units and --verify cannot be combined");

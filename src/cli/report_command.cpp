@@ -83,8 +83,9 @@ Manual report_manual() {
 int report_command(const Arguments& arguments) {
   if (!works_alone("report", environment_variable)) return kDone;
   ReportRequest request;
-  const auto folders = assign_command_line(
-      arguments, options_of(request), std::numeric_limits<std::size_t>::max(), console_log(true, stderr));
+  const auto folders = assign_command_line(arguments, options_of(request),
+                                           std::numeric_limits<std::size_t>::max(), console_log(true, stderr))
+                           .positional;
   if (folders.empty())
     throw_user_error("report needs the folder of a run (run.dir); see llampi report --help");
   const io::OutputFile output{.path = io::follow_links(output_of(request, folders)),

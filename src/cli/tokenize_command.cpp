@@ -95,30 +95,35 @@ std::vector<Option> options_of(TokenizeRequest& r) {
   };
 }
 
-/// An option that would change nothing.
-void refuse_unused(bool given, const TokenizeRequest& r, const char* option, const char* reason) {
-  if (given)
-    throw_user_error("--{} cannot be used with --format {}: {}; remove it", option, word_of(r.options.format),
-                     reason);
+/// Options that would change nothing.
+void refuse_unused(const TokenizeRequest& r, const CommandLine& given) {
+  constexpr const char* kOnlyChat = "only conversations have it";
+  constexpr const char* kInTemplate = "the chat template says which tokens";
+  struct Unused {
+    const char* option;
+    bool is_unused;
+    const char* reason;
+  };
+  for (const auto& [option, is_unused, reason] :
+       {Unused{"seq-len", !r.is_chat(), "texts are cut into sequences when they are read"},
+        Unused{"template", !r.is_chat(), kOnlyChat}, Unused{"template-date", !r.is_chat(), kOnlyChat},
+        Unused{"loss", !r.is_chat(), kOnlyChat}, Unused{"too-long", !r.is_chat(), kOnlyChat},
+        Unused{"bos", r.is_chat(), kInTemplate}, Unused{"eos", r.is_chat(), kInTemplate},
+        Unused{"text-field", r.options.format != data::InputFormat::jsonl, "only JSON lines have it"}}) {
+    if (is_unused && given.has(option))
+      throw_user_error("--{} cannot be used with --format {}: {}; remove it", option,
+                       word_of(r.options.format), reason);
+  }
 }
 
-void check(const TokenizeRequest& r) {
+void check(const TokenizeRequest& r, const CommandLine& given) {
   const auto& o = r.options;
   require_option(!r.output.empty(), "tokenize", "output");
   if (o.inputs.empty())
     throw_user_error("tokenize needs at least one input file; see llampi tokenize --help");
   require_option(!r.is_chat() || o.seq_len > 0, "tokenize --format chat", "seq-len");
-  constexpr const char* kOnlyChat = "only conversations have it";
-  refuse_unused(!r.is_chat() && o.seq_len > 0, r, "seq-len",
-                "texts are cut into sequences when they are read");
-  refuse_unused(!r.is_chat() && r.chat_template != "auto", r, "template", kOnlyChat);
-  refuse_unused(!r.is_chat() && r.template_date != "auto", r, "template-date", kOnlyChat);
-  refuse_unused(!r.is_chat() && o.loss != data::LossOn::assistant, r, "loss", kOnlyChat);
-  refuse_unused(!r.is_chat() && o.too_long != data::TooLong::cut, r, "too-long", kOnlyChat);
-  refuse_unused(r.is_chat() && !(o.begin && o.end), r, o.begin ? "eos" : "bos",
-                "the chat template says which tokens");
-  refuse_unused(o.format != data::InputFormat::jsonl && o.text_field != "text", r, "text-field",
-                "only JSON lines have it");
+  refuse_unused(r, given);
+  if (given.has("seed") && o.held_out == 0) throw_user_error("--seed requires --held-out; remove it");
   if ((o.held_out > 0) != !r.held_out_output.empty()) {
     throw_user_error(
         "tokenize needs both --held-out and --held-out-output for a held-out part; {} is missing",
@@ -143,18 +148,16 @@ void check_conversion(const TokenizeRequest& r, const CommandLine& given) {
 
 TokenizeRequest parse_tokenization(const Arguments& arguments) {
   TokenizeRequest request;
-  const auto inputs =
+  const CommandLine given =
       assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
-  const auto given = parse_command_line(arguments, options_of(request));
-  if (std::ranges::find(given.settings, "format", &Setting::key) == given.settings.end())
-    request.options.json_as_text = data::JsonAsText::refuse;
+  if (!given.has("format")) request.options.json_as_text = data::JsonAsText::refuse;
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
     check_conversion(request, given);
     return request;
   }
-  request.options.inputs.assign(inputs.begin(), inputs.end());
-  check(request);
+  request.options.inputs.assign(given.positional.begin(), given.positional.end());
+  check(request, given);
   return request;
 }
 

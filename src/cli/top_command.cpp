@@ -79,8 +79,9 @@ Manual top_manual() {
 int top_command(const Arguments& arguments) {
   if (!works_alone("top", environment_variable)) return kDone;
   TopRequest request;
-  const auto folders = assign_command_line(
-      arguments, options_of(request), std::numeric_limits<std::size_t>::max(), console_log(true, stderr));
+  const auto folders = assign_command_line(arguments, options_of(request),
+                                           std::numeric_limits<std::size_t>::max(), console_log(true, stderr))
+                           .positional;
   if (folders.empty()) throw_user_error("top needs the folder of a run (run.dir); see llampi top --help");
   std::vector<report::RunReader> readers;
   for (const auto& folder : folders) {

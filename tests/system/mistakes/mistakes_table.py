@@ -75,6 +75,10 @@ MISTAKES = [
      "not 8; use a data.seq_len that is a multiple of 16, or a train.micro_batch that is a multiple of 2", RUN),
     ("value", "train --activation.checkpointing='full 99, none' --run.dir=r", 2,
      "is for 99 blocks and those that follow, and the model has", RUN),
+    ("value", "llampi tokenize --tokenizer bytes --output o.h5 --loss assistant text.txt", 2, "--loss cannot be used with --format text"),
+    ("value", "llampi tokenize --tokenizer bytes --output o.h5 --seed 5 text.txt", 2, "--seed requires --held-out"),
+    ("value", "llampi generate --weights hf --prompt a --template auto", 2, "--template requires --chat"),
+    ("value", "llampi evaluate --weights hf --data tokens.h5 --template auto", 2, "--template requires --questions"),
     ("value", "llampi plan --model.config=m --machine=h100 --tune --units", 2, "--units is not possible with --tune"),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --fsdp.product_dtype=fp8", 2, "multiples of 16"),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --train.micro_batch=2 --fsdp.product_dtype=fp8 "

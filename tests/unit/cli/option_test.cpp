@@ -142,8 +142,9 @@ class CommandLineTest : public ::testing::Test {
  protected:
   std::vector<std::string> assign_all(const Arguments& arguments) {
     return assign_command_line(
-        arguments, {{"text", &text_, ""}, {"number", &number_, ""}, {"quick", &quick_, "", {}, true}}, 2,
-        Log([this](const std::string& line) { log_ += line + "\n"; }));
+               arguments, {{"text", &text_, ""}, {"number", &number_, ""}, {"quick", &quick_, "", {}, true}},
+               2, Log([this](const std::string& line) { log_ += line + "\n"; }))
+        .positional;
   }
   std::string text_ = "default";
   std::int64_t number_ = 0;
