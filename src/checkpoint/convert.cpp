@@ -150,8 +150,11 @@ Output hold_output(const ExportRequest& request, const Log& log) {
     throw_user_error(
         "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
-  if (const fs::path whole = fs::weakly_canonical(request.output / ".").lexically_normal();
-      whole.filename() == "checkpoints" && !list_checkpoints(whole.parent_path()).empty())
+  std::error_code ignored;
+  const auto is_checkpoint = [](const fs::directory_entry& entry) {
+    return checkpoint_step(entry.path()).has_value();
+  };
+  if (std::ranges::any_of(fs::directory_iterator(request.output, ignored), is_checkpoint))
     throw_user_error(
         "{} holds the checkpoints of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
@@ -342,16 +345,19 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
   });
 }
 
-/// Of what may be replaced, a checkpoint is not part of the model in the folder.
+/// Whatever may be replaced: what is imported stays. A checkpoint in the folder is not part of its model.
 void refuse_input(const fs::path& checkpoint, const fs::path& folder) {
   std::error_code ignored;
-  if (!fs::equivalent(fs::absolute(checkpoint).parent_path(), folder, ignored) || !is_path_there(checkpoint))
-    return;
+  const auto is_it = [&](const fs::directory_entry& entry) {
+    return fs::equivalent(checkpoint, entry.path(), ignored);  // through links
+  };
+  if (std::ranges::none_of(fs::directory_iterator(folder, ignored), is_it)) return;
   try {
     if (identify(checkpoint) == FileKind::checkpoint) return;
   } catch (const UserError&) {  // it is something else
   }
-  throw_user_error("{} is in the folder that is imported; name another --output", checkpoint.string());
+  throw_user_error("the output {} is a file of the model that is imported; name another --output",
+                   checkpoint.string());
 }
 
 void import_folder(comm::World& world, const fs::path& folder, const fs::path& checkpoint, bool overwrite,

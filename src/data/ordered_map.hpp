@@ -19,18 +19,17 @@ namespace llampi::data {
 /// lose wake-ups (GCC bug 98033).
 class WorkerThreads {
  public:
+  /// @throws std::system_error if there may not be so many
   explicit WorkerThreads(int threads) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {
+      end();  // those that there are, which are joined
+      throw;
+    }
   }
   /// Tasks that no thread has begun are dropped.
-  ~WorkerThreads() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_ending_ = true;
-      tasks_.clear();
-    }
-    changed_.notify_all();
-  }
+  ~WorkerThreads() { end(); }
   WorkerThreads(const WorkerThreads&) = delete;
   WorkerThreads& operator=(const WorkerThreads&) = delete;
 
@@ -43,6 +42,15 @@ class WorkerThreads {
   }
 
  private:
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true;
+      tasks_.clear();
+    }
+    changed_.notify_all();
+  }
+
   void work() {
     for (;;) {
       std::unique_lock lock(mutex_);

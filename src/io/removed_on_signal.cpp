@@ -26,7 +26,8 @@ void remove_and_end(int number) {
 
 RemovedOnSignal::RemovedOnSignal(const std::vector<std::filesystem::path>& files) {
   for (const auto& file : files) names_.push_back(std::filesystem::absolute(file).string());
-  require(removed_names.exchange(&names_) == nullptr, "files of two commands to remove");
+  const std::vector<std::string>* none = nullptr;
+  require(removed_names.compare_exchange_strong(none, &names_), "files of two commands to remove");
   struct sigaction action {};
   action.sa_handler = remove_and_end;
   sigfillset(&action.sa_mask);

@@ -143,10 +143,11 @@ class Search {
     return least;
   }
 
-  /// Of the choice that is the best: a level of more recomputation than it needs may leave room and take hardly longer, or be
-  /// faster, where workspaces are larger with more room.
+  /// Of the choice that is the best: a level of more recomputation than it needs may be faster, where workspaces are larger with
+  /// more room, or leave noticeably more room and take hardly longer.
   void try_more_recomputation() {
     constexpr Level kTried = 8;
+    constexpr double kNoticeable = 0.98;  // of the memory that it needs
     if (tuning_.timed.empty()) return;
     TimedChoice& best = tuning_.timed.front();
     std::vector<TimedChoice> levels = {best};
@@ -156,7 +157,12 @@ class Search {
     const Level end = end_of_fast_levels(choice);
     for (Level level = least + 1; level < end; level += std::max<Level>(1, (end - least) / kTried)) {
       choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
-      if (const auto trial = attempt(choice); trial && trial->fits()) levels.push_back(trial->time());
+      const auto trial = attempt(choice);
+      if (!trial || !trial->fits()) continue;
+      TimedChoice timed = trial->time();
+      const bool leaves_room =
+          static_cast<double>(timed.needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
+      if (timed.time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(timed));
     }
     order(levels);
     best = levels.front();

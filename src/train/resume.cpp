@@ -24,11 +24,12 @@ namespace fs = std::filesystem;
 
 using Checkpoint = checkpoint::FoundCheckpoint;
 
-/// Whether the checkpoint's run began from there: in the same way as now, or in the same place.
+/// Whether the checkpoint's run began from there. Where both were moved together, the same command says it.
 bool began_from(const Checkpoint& checkpoint, const std::string& place) {
   const RunText text = read_run_text(checkpoint.summary.texts.run_config);
   const std::string given = text.value("run.resume"), noted = text.note(kBeganFrom);
-  return given == place || same_place(noted.empty() ? given : noted, place);
+  std::error_code ignored;
+  return same_place(noted.empty() ? given : noted, place) || (given == place && !fs::exists(noted, ignored));
 }
 
 bool has_run(const fs::path& run_dir) {
@@ -129,6 +130,12 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
   }
   const std::int64_t step = given.summary.state.step, own_step = own->summary.state.step;
   if (!is_own && !began_from(*own, place)) {
+    const auto is_given = [&](const fs::path& file) { return same_place(file, given.file); };
+    if (std::ranges::any_of(run_checkpoints(config), is_given)) {
+      throw_user_error(
+          "run.resume = {}, but {} has a later checkpoint, of step {}; move that away, or use another run.dir",
+          place, config.run.dir, own_step);
+    }
     throw_user_error(
         "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
         "another run.dir to continue from the one, run.resume = auto to continue the other, or move the one to {}/checkpoints if this "

@@ -77,10 +77,12 @@ void RunLock::make() {
   }
 }
 
-void RunLock::wait(const Log& log, double patience, const std::function<void()>& waits) const {
+void RunLock::wait(const Log& log, double patience, const std::function<void()>& waits) {
   const io::Lock first = file_.lock();
-  if (first == io::Lock::unsupported)
+  if (first == io::Lock::unsupported) {
     log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
+    made_.clear();  // another job may have it
+  }
   if (first != io::Lock::taken) return;
   log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish", folder_.string(),
            describe_lock_holder(folder_), patience);

@@ -31,7 +31,7 @@ class RunLock {
 
  private:
   void make();
-  void wait(const Log& log, double patience, const std::function<void()>& waits) const;
+  void wait(const Log& log, double patience, const std::function<void()>& waits);
   [[noreturn]] void refuse() const;
 
   std::filesystem::path folder_;

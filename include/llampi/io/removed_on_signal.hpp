@@ -11,7 +11,7 @@
 
 namespace llampi::io {
 
-/// While this lives, SIGINT, SIGTERM and SIGHUP remove these files before they end the process as they would without it. One at a
+/// While this lives, SIGINT, SIGTERM and SIGHUP remove these files and end the process. One at a
 /// time in a process. A signal that is ignored stays ignored; another handler is replaced meanwhile.
 class RemovedOnSignal {
  public:

@@ -481,7 +481,10 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   EXPECT_EQ(read_text(path("copy.h5")).size(), read_text(path("imported.h5")).size());
   const std::string weights = shards[0].string(), into = "import --weights folder --output folder/";
   refused("import --weights folder --overwrite --output " + weights, weights,
-          weights + " is in the folder that is imported");
+          "the output " + weights + " is a file of the model that is imported");
+  fs::create_symlink(path(weights), path("weights.h5"));
+  refused("import --weights folder --overwrite --output weights.h5", weights,
+          "the output weights.h5 is a file of the model that is imported");
   for (const char* how : {"", " --overwrite"}) expect_done(1, into + "own.h5" + how);
   fs::remove(path("folder/own.h5"));
   // export: onto weights, a config.json, files of a tokenizer that the model's has not.

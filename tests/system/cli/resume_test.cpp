@@ -226,6 +226,9 @@ TEST_F(Resume, ABranchGoesOnAsItselfHoweverFarTheOtherRunIsByNow) {
 
 TEST_F(Resume, ACheckpointOfAnotherRunDoesNotReplaceAnEarlierOne) {
   expect_trained("--train.steps=3", {});
+  expect_refused(
+      "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=4",
+      {"run.resume = run/checkpoints/step-00000002.h5, but run has a later checkpoint, of step 3; move that away"});
   expect_trained("", {"step 2/2"}, "own");
   expect_refused(
       "--run.resume=run/checkpoints/step-00000003.h5 --train.steps=4",
