@@ -23,6 +23,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
@@ -136,14 +137,6 @@ class Output {
   std::vector<fs::path> made_;  ///< the innermost first
 };
 
-/// Those that do not exist, the innermost first.
-std::vector<fs::path> folders_to_make(const fs::path& folder) {
-  std::vector<fs::path> folders;
-  for (fs::path path = folder; !path.empty() && !is_path_there(path); path = path.parent_path())
-    folders.push_back(path);
-  return folders;
-}
-
 Output hold_output(const ExportRequest& request, const Log& log) {
   // Whatever may be replaced: who reads the folder would take the model, and not the newest checkpoint.
   if (is_run_folder(request.output))
@@ -151,14 +144,12 @@ Output hold_output(const ExportRequest& request, const Log& log) {
         "{} is the folder of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
   std::error_code ignored;
-  const auto is_checkpoint = [](const fs::directory_entry& entry) {
-    return checkpoint_step(entry.path()).has_value();
-  };
-  if (std::ranges::any_of(fs::directory_iterator(request.output, ignored), is_checkpoint))
+  const auto is_checkpoint = [](const fs::path& entry) { return checkpoint_step(entry).has_value(); };
+  if (std::ranges::any_of(io::entries_of(request.output, ignored), is_checkpoint))
     throw_user_error(
         "{} holds the checkpoints of a run, and what is exported needs a folder of its own; choose another folder",
         request.output.string());
-  auto made = folders_to_make(request.output);
+  auto made = io::missing_paths(request.output);
   io::create_folder(request.output);
   Output folder(request.output, std::move(made));
   const io::Lock lock = folder.lock();
@@ -348,10 +339,11 @@ void export_adapter(comm::World& world, const ExportRequest& request, const Log&
 /// Whatever may be replaced: what is imported stays. A checkpoint in the folder is not part of its model.
 void refuse_input(const fs::path& checkpoint, const fs::path& folder) {
   std::error_code ignored;
-  const auto is_it = [&](const fs::directory_entry& entry) {
-    return fs::equivalent(checkpoint, entry.path(), ignored);  // through links
+  const auto entries = io::entries_of(folder, ignored);
+  const auto is_it = [&](const fs::path& entry) {
+    return fs::equivalent(checkpoint, entry, ignored);  // through links
   };
-  if (std::ranges::none_of(fs::directory_iterator(folder, ignored), is_it)) return;
+  if (std::ranges::none_of(entries, is_it)) return;
   try {
     if (identify(checkpoint) == FileKind::checkpoint) return;
   } catch (const UserError&) {  // it is something else

@@ -12,6 +12,16 @@ std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error)
   return entries;
 }
 
+std::vector<fs::path> missing_paths(const fs::path& path) {
+  std::vector<fs::path> paths;
+  std::error_code ignored;
+  for (auto next = path; !next.empty(); next = next.parent_path()) {
+    if (fs::exists(fs::symlink_status(next, ignored))) break;
+    paths.push_back(next);
+  }
+  return paths;
+}
+
 fs::path nearest_existing(const fs::path& path) {
   std::error_code ignored;
   fs::path nearest = fs::absolute(path, ignored);

@@ -8,6 +8,7 @@
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::train {
 namespace {
@@ -19,18 +20,6 @@ namespace fs = std::filesystem;
 std::string describe_lock_holder(const fs::path& folder) {
   const auto job = running_job(folder);
   return job ? fmt::format(" ({}, since {})", to_string(*job), job->since) : "";
-}
-
-/// Of the file and the folders that it lies in, innermost first.
-std::vector<fs::path> missing(const fs::path& file) {
-  std::vector<fs::path> paths;
-  std::error_code ignored;
-  const auto is_missing = [&](const fs::path& path) {
-    return fs::symlink_status(path, ignored).type() == fs::file_type::not_found;
-  };
-  for (fs::path path = file; !path.empty() && is_missing(path); path = path.parent_path())
-    paths.push_back(path);
-  return paths;
 }
 
 void remove(const std::vector<fs::path>& innermost_first) {
@@ -52,8 +41,8 @@ RunLock::RunLock(fs::path folder, const Log& log, double patience, const std::fu
 RunLock::~RunLock() {
   holder_.reset();
   try {
-    if (file_.size() == 0)
-      remove(made_);        // otherwise another job has made it at the same time, and has had the folder
+    // Otherwise another job has made it at the same time, and has had the folder.
+    if (file_.size() == 0) remove(made_);
   } catch (const Error&) {  // it stays
   }
 }
@@ -61,7 +50,7 @@ RunLock::~RunLock() {
 void RunLock::make() {
   const fs::path file = folder_ / "history.jsonl";
   for (;;) {
-    made_ = missing(file);
+    made_ = io::missing_paths(file);
     try {
       io::create_folder(folder_, "; choose another run.dir");
       file_ = io::PosixFile::open_or_create(file);

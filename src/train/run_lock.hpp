@@ -22,7 +22,7 @@ class RunLock {
   /// @param waits is called again and again meanwhile; what it throws ends the wait
   /// @throws io::FileError if the file cannot be made, UserError if the folder cannot, or if another job has it
   RunLock(std::filesystem::path folder, const Log& log, double patience, const std::function<void()>& waits);
-  /// Unless keep() was called, removes the file and the folders that this has made, if nothing else is in them.
+  /// Unless keep() was called, removes the file and the folders that this has made, if nothing is in them.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
