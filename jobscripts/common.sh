@@ -46,6 +46,7 @@ load_modules() {
 read_settings() {
     local runtime
     alone=() container=()
+    unset launch llampi # the site file's, not those of the shell that submitted
     if [[ -n ${JOB_SITE:-} ]]; then
         local site=$JOB_SITE
         if [[ $site != */* ]]; then # a file of the working folder, or a name; `source` would look in PATH
@@ -92,8 +93,10 @@ start_command() {
 }
 
 warn_of_idle_gpus() {
+    local ranks="$2 ranks"
+    if (($2 == 1)); then ranks="1 rank"; fi
     if (($1 > $2)); then
-        echo "warning: a node of this job has $1 GPUs and $2 ranks, and a rank uses one: $(($1 - $2)) will be idle" >&2
+        echo "warning: a node of this job has $1 GPUs and $ranks, and a rank uses one: $(($1 - $2)) will be idle" >&2
     fi
 }
 

@@ -65,12 +65,13 @@ if [[ -z $attributes && $chain == submit ]]; then
     echo "qstat -f $PBS_JOBID says nothing: this job will not be followed by another with the same resources" >&2
 fi
 # Of the first kind of node: GPUs, ranks, and threads of a rank: PBS sets OMP_NUM_THREADS from ompthreads, and without that to all
-# CPUs of the chunk. The site file's stays.
+# CPUs of the chunk. The site file's stays. Without mpiprocs PBS counts one rank.
 read -r gpus ranks threads < <(attribute Resource_List.select | sed 's/+.*//' | tr ':' '\n' |
     awk -F= '{ n[$1] = $2 }
              END {
-                 share = int(n["ncpus"] / (n["mpiprocs"] > 1 ? n["mpiprocs"] : 1))
-                 print n["ngpus"] + 0, n["mpiprocs"] + 0, (("ompthreads" in n) || share < 1 ? "" : share)
+                 ranks = ("mpiprocs" in n) ? n["mpiprocs"] + 0 : 1
+                 share = int(n["ncpus"] / (ranks > 1 ? ranks : 1))
+                 print n["ngpus"] + 0, ranks, (("ompthreads" in n) || share < 1 ? "" : share)
              }')
 if [[ -n $threads && ${OMP_NUM_THREADS:-} == "${environment[OMP_NUM_THREADS]:-}" ]]; then OMP_NUM_THREADS=$threads; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}

@@ -73,6 +73,7 @@ none) continues= ;;
 esac
 
 unset OMP_NUM_THREADS # the shell's that submitted; the site file's stays
+unset SLURM_EXPORT_ENV # --export of sbatch, which srun would take for its own: the ranks have the environment of this script
 read_settings
 # When one rank has ended, the others have 30 seconds: enough to leave with status 75 together, and the end of a job
 # whose rank died. --kill-on-bad-exit=1 would kill ranks that leave a little later, and the status would not be 75.
@@ -117,10 +118,10 @@ continue_with() {
 }
 
 # Submits a job like this one, which waits for the end of it. What Slurm does not say of a job (--signal) is taken from
-# the #SBATCH lines of the script and from SBATCH_* variables.
+# the #SBATCH lines of the script and from SBATCH_* variables, but not --export: the next job needs the variables JOB_* of this one.
 submit_next() {
     local options option value
-    options=(--dependency="afterany:$job" --chdir="$PWD" --job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES")
+    options=(--export=ALL --dependency="afterany:$job" --chdir="$PWD" --job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES")
     for option in account:JOB_ACCOUNT partition:JOB_PARTITION qos:JOB_QOS reservation:JOB_RESERVATION ntasks:NTASKS \
         ntasks-per-node:NTASKS_PER_NODE cpus-per-task:CPUS_PER_TASK gpus:GPUS gpus-per-node:GPUS_PER_NODE \
         gpus-per-task:GPUS_PER_TASK mem:MEM_PER_NODE mem-per-cpu:MEM_PER_CPU mem-per-gpu:MEM_PER_GPU array:ARRAY_TASK_ID; do

@@ -8,6 +8,8 @@
 #
 # Needs patchelf and the Open MPI 4 that the program was built with. What is bundled keeps its licence: licences/.
 set -euo pipefail
+build=$(realpath -- "${1:?usage: scripts/make-bundle.sh BUILD [FOLDER]}")
+output=$(realpath -m -- "${2:-$build/bundle}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C
 
@@ -17,8 +19,6 @@ fail() {
     exit 2
 }
 
-build=$(realpath -- "${1:?usage: scripts/make-bundle.sh BUILD [FOLDER]}")
-output=${2:-$build/bundle}
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 [[ -e $build/CMakeCache.txt ]] || fail "$build is no build folder"
 version=$(cached CMAKE_PROJECT_VERSION)
@@ -34,14 +34,14 @@ ompi_info=$(dirname -- "$mpirun")/ompi_info
     fail "bundles are made with Open MPI 4 and its ompi_info; this build uses $mpirun"
 mpi_folder() { "$ompi_info" --parsable --path "$1" | sed -n "s/^path:$1://p" | head -n 1; }
 
-# ---- programs, plugin, tests ---------------------------------------------------------------------------------------
+# ---- programs, plugin, tests; configurations and job scripts, by name (cmake/ShippedFiles.cmake) --------------------
 
 rm -rf "$root"
 mkdir -p "$root"/{bin,lib/openmpi,lib/fallback,share/openmpi,etc,licences,scripts,tests/gpu,bench}
 cmake --install "$build" --component bundle --prefix "$root" >/dev/null
-[[ -x $root/libexec/llampi ]] || fail "$build has no program; build the target bundle_contents first"
+[[ -x $root/libexec/llampi && -x $root/jobscripts/slurm.sh ]] || fail "$build has no program, or an older one; build the target bundle_contents first"
 
-cp -R LICENSE README.md CHANGELOG.md docs input jobscripts "$root/"
+cp -R LICENSE README.md CHANGELOG.md docs "$root/"
 cp -R tests/oracle "$root/tests/"
 rm -rf "$root"/tests/oracle/__pycache__
 cp tests/gpu/several_ranks.sh "$root/tests/gpu/"

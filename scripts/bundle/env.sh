@@ -23,6 +23,17 @@ if [[ $(id -u) == 0 ]]; then # as in containers
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
+# ---- fabrics that a site file asks for: their plugins are not in the bundle, and MPI would not start ----------------
+
+case ${OMPI_MCA_pml:-} in
+    ucx | cm)
+        if [[ ${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}} == 0 ]]; then # one of the ranks
+            echo "env.sh: OMPI_MCA_pml=$OMPI_MCA_pml is unset: the bundle's Open MPI has no UCX and no libfabric, and sends through shared memory and TCP (docs/bundle.md)" >&2
+        fi
+        unset OMPI_MCA_pml OMPI_MCA_mtl
+        ;;
+esac
+
 # ---- the C++ library: the machine's, unless it is absent or too old ------------------------------------------------
 
 case $(ldd "$_bundle/libexec/llampi" 2>&1) in

@@ -141,7 +141,12 @@ expect "every rank has a GPU" "$log" "saved in*"
 sed -i 's/mpiprocs=2:ngpus=2/mpiprocs=2:ngpus=4/' attributes
 job JOB_CHAIN=none
 expect "failed, JOB_CHAIN=none" "$status $(count qsub) $log" "1 0 warning: a node of this job has 4 GPUs and 2 ranks*failed with status 1*"
-sed -i 's/mpiprocs=2:ngpus=4/mpiprocs=2:ngpus=2/' attributes
+sed -i 's/mpiprocs=2:ngpus=4/ngpus=4/' attributes # without mpiprocs PBS counts one rank
+will_end 1
+job JOB_CHAIN=none
+expect "without mpiprocs" "$status $log" "1 warning: a node of this job has 4 GPUs and 1 rank, and a rank uses one: 3 will be idle*"
+expect "its threads" "$(<threads)" 4
+sed -i 's/select = 1:ncpus=4:ngpus=4/select = 1:ncpus=4:mpiprocs=2:ngpus=2/' attributes
 job JOB_CHAIN=requeue
 expect "JOB_CHAIN=requeue" "$status $(count mpirun) $log" "2 0 JOB_CHAIN=requeue: PBS lets only operators rerun a job*"
 stand_in apptainer <<'SH'

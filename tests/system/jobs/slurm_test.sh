@@ -7,6 +7,7 @@ source "$1/tests/system/jobs/jobs.sh"
 prepare "$1" "$2"
 
 stand_in srun <<'SH'
+echo "${SLURM_EXPORT_ENV-all}" >"$FOLDER/environment_of_ranks"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 SH
@@ -65,6 +66,13 @@ will_end 0
 job JOB_CHECK=1 SIGNAL=1 -- input.ini
 expect "no time for the run" "$status $(grep -c '^llampi train --config input.ini --run.dir' calls) $(count "scontrol requeue") $log" \
     "1 0 0 *stopped early without a new checkpoint*"
+
+# sbatch --export=NONE, which srun would take for its own; names of the site file that the shell has that submitted.
+fresh
+will_end "0 100"
+job SLURM_EXPORT_ENV=NONE launch=wrong llampi=wrong -- input.ini
+expect "the environment of the ranks" "$status $(<environment_of_ranks)" "0 all"
+expect "launch and llampi of the environment" "$(last srun)" "srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 build/llampi train *"
 
 # Older than the newest, which is damaged, but new.
 fresh
@@ -218,7 +226,6 @@ stand_in threads <<'SH'
 echo "$OMP_NUM_THREADS${SRUN_CPUS_PER_TASK:+ of $SRUN_CPUS_PER_TASK}" >"$FOLDER/threads"
 exec "$@"
 SH
-cp bin/threads bin/mpirun
 echo 'launch=(threads)' >site.env
 will_end "0 10" "0 10"
 job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
@@ -226,8 +233,13 @@ expect "threads of a task" "$(<threads)" "3 of 3"
 echo 'export OMP_NUM_THREADS=2' >>site.env
 job JOB_SITE=site.env OMP_NUM_THREADS=7 -- input.ini
 expect "threads of the site file" "$(<threads)" "2 of 3"
-echo 'launch=(mpirun)' >site.env
+stand_in mpirun <<'SH'
+while [[ $1 == -* || $1 == none ]]; do shift; done
+exec threads "$@"
+SH
+sed -n 's/^# \(launch=(mpirun.*\)/\1/p' "$source_dir/jobscripts/sites/example.env" >site.env
 job JOB_SITE=site.env -- input.ini
+expect "the mpirun of example.env, whose cores may be fewer than CPUs" "$(last mpirun)" "mpirun --bind-to none build/llampi train *"
 expect "daemons of mpirun, which have the CPUs of a node" "$(<threads)" 3
 rm bin/mpirun
 
@@ -267,6 +279,7 @@ job MODULESHOME=modules JOB_MODULES="gcc none" -- input.ini
 expect "a module that is missing" "$status $log" "2 cannot load the modules gcc none; *"
 
 # A chain without requeue: the job submits the next one, with what it was submitted with, or does nothing for a chain that is there already.
+# Of --export, the command line counts more than the script's #SBATCH lines and SBATCH_EXPORT.
 stand_in sbatch <<'SH'
 compgen -e | grep -E '^(SLURM|SRUN)' >"$FOLDER/inherited"
 echo "$JOB_FAILURES $JOB_RUN_DIR $JOB_SCRIPTS" >"$FOLDER/submitted"
@@ -277,7 +290,7 @@ will_end "75 10" "75 20" 139 1 "75 30" "75 40" 1
 submit=(JOB_CHAIN=submit SLURM_JOB_NUM_NODES=2 SLURM_JOB_PARTITION=long SLURM_JOB_ACCOUNT=abc SLURM_NTASKS_PER_NODE=4 SLURM_NTASKS=8 SLURM_MEM_PER_NODE=4000 SLURM_CONF=c)
 shown 0
 job "${submit[@]}" -- input.ini "--run.seed=1"
-options="--dependency=afterany:7 --chdir=$folder --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
+options="--export=ALL --dependency=afterany:7 --chdir=$folder --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
 expect "the next job" "$status $(last sbatch)" \
     "0 sbatch $options --time=1-02:00:00 --constraint=a100&ib --gres=gpu:a100:3,nvme:1 --exclusive --no-requeue jobscripts/slurm.sh input.ini --run.seed=1"
 expect "what it inherits" "$(<inherited) $(<submitted)" "SLURM_CONF 0 runs/mine $folder/jobscripts"
