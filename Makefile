@@ -55,7 +55,11 @@ program: configure ## build the program alone, without the tests, which take lon
 
 # What the examples start: without a GPU here, the GPU code, if it has not been built yet, is left for `make program` or `make build`.
 example-program: configure
-	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg $(BUILD)/libllampi_cuda.so),program,llampi)
+	@target=$(if $(wildcard /dev/nvidia[0-9]* /dev/dxg $(BUILD)/libllampi_cuda.so),program,llampi); \
+	$(cmake) --build $(BUILD) --parallel $(JOBS) --target $$target && \
+	if [ $$target = llampi ] && $(cmake) --build $(BUILD) --target help | grep -q llampi_cuda; then \
+	  echo "built for CPUs; make program builds the GPU code, too"; \
+	fi
 
 run: example-program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
 	@LLAMPI=$(BUILD)/llampi scripts/run-example.sh

@@ -128,8 +128,8 @@ class Block {
   void pause();
   /// The fiber to run next, whose thread becomes the current one; null after an error or if none is ready.
   Fiber* next_fiber();
-  /// Which of the ready threads runs next. Forward: the one that has waited longest. Else the one that became
-  /// ready last, so that a warp gets far ahead of the others.
+  /// Which of the ready threads runs next. Forward and backward: of the warp that has run last, so that it gets far ahead of the
+  /// others, on few stacks, which the processor's caches keep.
   int next();
   void make_ready(std::vector<int>& threads);
   void shuffle(std::vector<int>& threads);
@@ -240,8 +240,8 @@ void Block::shuffle(std::vector<int>& threads) {
 void Block::make_ready(std::vector<int>& threads) {
   if (order_ == ThreadOrder::backward) std::reverse(threads.begin(), threads.end());
   if (order_ == ThreadOrder::random) shuffle(threads);
-  const bool last = order_ == ThreadOrder::random && random_() % 2 == 0;
-  if (last) {
+  const bool first = order_ == ThreadOrder::forward || (order_ == ThreadOrder::random && random_() % 2 == 0);
+  if (first) {
     ready_.add_at_start(threads);
   } else {
     ready_.add_at_end(threads);
@@ -328,9 +328,11 @@ Block& the_block() {
   return block;
 }
 
+Block* running = nullptr;  ///< the_block(), once a kernel has run
+
 Block& running_block(const char* what) {
   require(in_kernel(), what);
-  return the_block();
+  return *running;
 }
 
 }  // namespace
@@ -338,13 +340,14 @@ Block& running_block(const char* what) {
 void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
   gridDim = grid;
   blockDim = block;
-  the_block().static_shared().protect();
+  running = &the_block();
+  running->static_shared().protect();
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
         try {
-          the_block().run(block, shared_bytes, body);
+          running->run(block, shared_bytes, body);
         } catch (const std::exception& error) {
           throw Error(fmt::format("emulated kernel <<<({}, {}, {}), ({}, {}, {}), {}>>>, block {}: {}",
                                   grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,

@@ -15,7 +15,7 @@ enum class StreamOrder : std::uint8_t {
 };
 /// In which order the threads of a block run between two barriers.
 enum class ThreadOrder : std::uint8_t {
-  forward,   ///< the first thread first, all side by side
+  forward,   ///< the first warp first, as far as it gets without the others
   backward,  ///< the last warp first, as far as it gets without the others
   random,    ///< any thread; now and then one warp goes far ahead
 };

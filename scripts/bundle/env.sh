@@ -25,14 +25,13 @@ fi
 
 # ---- fabrics that a site file asks for: their plugins are not in the bundle, and MPI would not start ----------------
 
-case ${OMPI_MCA_pml:-} in
-    ucx | cm)
-        if [[ ${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}} == 0 ]]; then # one of the ranks
-            echo "env.sh: OMPI_MCA_pml=$OMPI_MCA_pml is unset: the bundle's Open MPI has no UCX and no libfabric, and sends through shared memory and TCP (docs/bundle.md)" >&2
-        fi
-        unset OMPI_MCA_pml OMPI_MCA_mtl
-        ;;
-esac
+if [[ ${OMPI_MCA_pml:-ob1} != ob1 ]]; then
+    if [[ ${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}} == 0 ]]; then # one of the ranks
+        echo "env.sh: OMPI_MCA_pml=$OMPI_MCA_pml is unset: the bundle's Open MPI has no UCX and no libfabric, and sends through shared memory and TCP (docs/bundle.md)" >&2
+    fi
+    unset OMPI_MCA_pml
+fi
+unset OMPI_MCA_mtl
 
 # ---- the C++ library: the machine's, unless it is absent or too old ------------------------------------------------
 

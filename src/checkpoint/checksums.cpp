@@ -175,13 +175,12 @@ Checksums read_all_checksums(hid_t file) {
   if (!checksums) return checksums;
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     if (role >= kRolesWithoutOptimizer && !io::hdf5::has_link(file, "optimizer")) break;
-    for (const auto& tensor : list_datasets(file, kRoles[role])) {
-      const auto path = path_of(role, tensor.name);
-      const auto dataset = io::hdf5::open_dataset(file, path);
-      checksums.datasets.push_back({path, tensor.shape,
-                                    read_blocks(dataset.id(), tensor.shape, checksums.block_elements),
-                                    size_of(stored_dtype(kRoles[role], dataset.id()))});
-    }
+    for_each_stored(file, kRoles[role], [&](const std::string& name, hid_t dataset) {
+      const auto shape = io::hdf5::shape(dataset);
+      checksums.datasets.push_back({path_of(role, name), shape,
+                                    read_blocks(dataset, shape, checksums.block_elements),
+                                    size_of(stored_dtype(kRoles[role], dataset))});
+    });
   }
   return checksums;
 }

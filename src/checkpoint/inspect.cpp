@@ -11,6 +11,7 @@
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::checkpoint {
@@ -129,17 +130,10 @@ std::int64_t verify_checkpoint(const fs::path& path) {
   return bytes;
 }
 
-std::string hub_advice(const fs::path& missing) {
-  std::error_code ignored;
-  const bool two_words =
-      std::distance(missing.begin(), missing.end()) == 2 && !fs::exists(missing.parent_path(), ignored);
-  return two_words ? "; llampi does not download models: hf download NAME --local-dir FOLDER does" : "";
-}
-
 FileKind identify(const fs::path& path) try {
   const auto type = io::type_of(path);
   if (type == fs::file_type::not_found)
-    throw_user_error("{}: no such file or folder{}{}", path.string(), seen_from(path), hub_advice(path));
+    throw_user_error("{}: no such file or folder{}{}", path.string(), seen_from(path), io::hub_advice(path));
   if (type == fs::file_type::directory) {
     if (io::type_of(path / "config.json") != fs::file_type::not_found) return FileKind::huggingface_folder;
     if (holds_adapter(path))

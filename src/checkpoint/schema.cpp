@@ -199,15 +199,21 @@ DType stored_dtype(const Role& role, hid_t dataset) {
                    io::hdf5::file_name(dataset), io::hdf5::object_name(dataset), type.name());
 }
 
+void for_each_stored(hid_t file, const Role& role,
+                     const std::function<void(const std::string& name, hid_t dataset)>& use) {
+  const io::Hdf5Lock lock;
+  const auto group = io::hdf5::open_group(file, role.group);
+  for (const auto& name : io::hdf5::links(group.id()))
+    use(name, io::hdf5::open_dataset(group.id(), name).id());
+}
+
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
   const io::Hdf5Lock lock;
   std::vector<TensorInfo> tensors;
-  const auto group = io::hdf5::open_group(file, role.group);
-  for (const auto& name : io::hdf5::links(group.id())) {
-    const auto dataset = io::hdf5::open_dataset(group.id(), name);
-    stored_dtype(role, dataset.id());
-    tensors.push_back({name, io::hdf5::shape(dataset.id())});
-  }
+  for_each_stored(file, role, [&](const std::string& name, hid_t dataset) {
+    stored_dtype(role, dataset);
+    tensors.push_back({name, io::hdf5::shape(dataset)});
+  });
   return tensors;
 }
 
@@ -224,14 +230,13 @@ void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
 DType moments_of(hid_t file) {
   const io::Hdf5Lock lock;
   if (!io::hdf5::has_link(file, "optimizer")) return DType::float32;
+  bool any_is_narrow = false;
   for (std::size_t role = kRolesWithoutOptimizer; role < kRoles.size(); ++role) {
-    const auto group = io::hdf5::open_group(file, kRoles[role].group);
-    for (const auto& name : io::hdf5::links(group.id())) {
-      const auto dataset = io::hdf5::open_dataset(group.id(), name);
-      if (stored_dtype(kRoles[role], dataset.id()) == DType::bfloat16) return DType::bfloat16;
-    }
+    for_each_stored(file, kRoles[role], [&](const std::string&, hid_t dataset) {
+      any_is_narrow = stored_dtype(kRoles[role], dataset) == DType::bfloat16 || any_is_narrow;
+    });
   }
-  return DType::float32;
+  return any_is_narrow ? DType::bfloat16 : DType::float32;
 }
 
 namespace {

@@ -65,7 +65,10 @@ inline std::int64_t element_bytes_of(std::size_t role, DType moments) {
 }
 /// float32 or, moments, bfloat16. @throws UserError if it is neither
 DType stored_dtype(const Role& role, hid_t dataset);
-/// Names and shapes of a role's datasets, in alphabetical order. @throws UserError if something else is there
+/// Calls it with each dataset of a role, in alphabetical order. @throws UserError if something else is there
+void for_each_stored(hid_t file, const Role& role,
+                     const std::function<void(const std::string& name, hid_t dataset)>& use);
+/// Names and shapes of a role's datasets, in alphabetical order. @throws UserError as stored_dtype()
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role);
 /// Sets `optimizer` of each tensor to whether the file has moments of that name.
 void find_moments(hid_t file, std::vector<TensorInfo>& tensors);

@@ -238,7 +238,14 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
     }
     if (prints) print_check(checks.front());
   };
-  const train::PreflightOptions options{
+  MachineComparison compared;
+  const auto compare_machines = [&](const train::PreflightFigures& figures) {
+    compared = compare_with_machine(world, config, machine, figures);
+    for (const auto& check : compared.checks) {
+      if (prints) print_check(check);
+    }
+  };
+  train::PreflightOptions options{
       .before = compare_tensors,
       .program = version_text(),
       .tell =
@@ -246,17 +253,11 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
             if (prints) print_check(check);
           },
       .complain = [](const std::string& summary) { print_summary("watchdog: " + summary); }};
+  if (!machine.empty()) options.after = compare_machines;
   const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
   const train::PreflightResult result = train::preflight(world, config, texts, options, log);
   checks.insert(checks.end(), result.checks.begin(), result.checks.end());
-  MachineComparison compared;
-  if (!machine.empty()) {
-    compared = compare_with_machine(world, config, machine, result.figures);
-    for (const auto& check : compared.checks) {
-      if (prints) print_check(check);
-      checks.push_back(check);
-    }
-  }
+  checks.insert(checks.end(), compared.checks.begin(), compared.checks.end());
   const auto failed = std::count_if(checks.begin(), checks.end(),
                                     [](const auto& check) { return check.verdict == train::Verdict::fail; });
   if (speaks && r.json) {

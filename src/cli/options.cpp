@@ -247,8 +247,12 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
   CommandLine line = parse_command_line(arguments, accepted);
   for (const auto& note : line.notes) log.info("{}", note);
   if (!line.positional.empty()) {
-    throw_user_error("unexpected argument \"{}\"; options are written --section.key=value",
-                     line.positional[0]);
+    const std::string& argument = line.positional[0];
+    std::error_code ignored;
+    const bool is_file = std::filesystem::is_regular_file(argument, ignored);
+    throw_user_error("unexpected argument \"{}\"; {}", argument,
+                     is_file ? fmt::format("a configuration file is given with --config {}", argument)
+                             : "options are written --section.key=value");
   }
   bool has_file = false;
   std::erase_if(line.settings, [&](const Setting& setting) {

@@ -59,7 +59,11 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
     });
     return gpu_of_rank(world, gpus, choice.share_gpu);
   }
-  if (without == world.size()) return std::nullopt;
+  if (without == world.size()) {
+    if (device::gpu_driver_installed())
+      log.warning("all compute on CPUs, as {} = auto allows: {}", choice.option, why);
+    return std::nullopt;
+  }
   if (without > 0) {
     const auto reasons = world.all_gather(why);
     const auto blind = std::find_if(reasons.begin(), reasons.end(), [](const auto& r) { return !r.empty(); });

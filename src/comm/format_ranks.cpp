@@ -8,8 +8,14 @@
 namespace llampi::comm {
 
 std::string format_ranks(const std::vector<int>& ranks) {
+  constexpr int kMostRanges = 32;
   std::string text;
+  int ranges = 0;
   for (std::size_t i = 0; i < ranks.size();) {
+    if (++ranges > kMostRanges) {
+      text += fmt::format(", ... ({} in all)", ranks.size());
+      break;
+    }
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     text += text.empty() ? "" : ", ";

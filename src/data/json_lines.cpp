@@ -171,6 +171,14 @@ tokenizer::Conversation parse_prompt(const Json& json) {
   return conversation;
 }
 
+/// Of a line in another usual form; as the end of a message.
+const char* how_to_convert(const Json& object) {
+  if (object.contains("text")) return ", and lines of texts are tokenized with --format jsonl";
+  if (object.contains("conversations") || object.contains("instruction"))
+    return ", and docs/prepare-data.md shows how such lines are converted with jq";
+  return "";
+}
+
 }  // namespace
 
 std::string parse_text_line(std::string_view line, const std::string& field) {
@@ -182,8 +190,8 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
   refuse_tools(json, {"tools", "functions"}, "");
   const auto* messages = find_value(json, "messages");
   if (!messages && !find_value(json, "prompt") && !find_value(json, "completion"))
-    throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
-                     keys_found(json));
+    throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}{}",
+                     keys_found(json), how_to_convert(json));
   if (!messages) return parse_prompt(json);
   auto conversation = parse_messages(*messages);
   refuse_keys_of_prompt(json, conversation);

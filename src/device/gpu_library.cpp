@@ -51,7 +51,8 @@ Plugin find_and_load() {
     if (fs::exists(folder / kFile, ignored)) return load(folder / kFile);
     searched += (searched.empty() ? "" : " or ") + folder.string();
   }
-  return {nullptr, fmt::format("there is no {} in {}", kFile, searched)};
+  return {nullptr,
+          fmt::format("there is no {} in {} (not installed, or not built: make program)", kFile, searched)};
 }
 
 }  // namespace

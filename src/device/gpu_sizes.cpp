@@ -57,6 +57,12 @@ class GpuSizes final : public OperationSizes {
 
 }  // namespace
 
+void require_gpu_heads(std::int64_t head_dim) {
+  if (head_dim <= kMostGpuHeadDim) return;
+  throw_user_error("the model has heads of {} elements, and GPUs take at most {}; use cpu as the device",
+                   head_dim, kMostGpuHeadDim);
+}
+
 std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,
                               std::int64_t attention_room) {
   const auto piece = cuda::attention_piece(shape, sequences, seq_len, attention_room);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/available_memory.hpp"
 
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/workspace.hpp"
 
 namespace llampi::fsdp {
@@ -32,6 +34,17 @@ std::int64_t AvailableMemory::needed_on_device(const ArenaBytes& arena_bytes, co
 std::int64_t AvailableMemory::needed_on_host(const ArenaBytes& arena_bytes) const {
   const auto [of_device, of_host] = arena_bytes;
   return one_memory ? 0 : ranks_on_host * (of_host + process_on_host);
+}
+
+AvailableMemory available_to_all(comm::World& world, const comm::Compute& compute) {
+  const int local_ranks = world.topology().local_ranks;
+  std::int64_t least[] = {compute.device().available_bytes(local_ranks),
+                          compute.host->available_bytes(local_ranks)};
+  comm::min_over_ranks(world, least);
+  return {.backend = compute.world().backend(),
+          .one_memory = !compute.on_gpu(),
+          .on_device = least[0],
+          .on_host = least[1]};
 }
 
 }  // namespace llampi::fsdp

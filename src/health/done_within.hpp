@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 namespace llampi::health {
 
-/// Does what may hang in a thread that is left behind if it does. True if it was done in time, without an exception.
-bool done_within(double seconds, std::function<void()> work);
+enum class Done : std::uint8_t {
+  yes,        ///< in time, without an exception
+  no,         ///< it threw, or takes longer
+  not_begun,  ///< this process has no thread or no memory for it
+};
+
+/// Does what may hang in a thread that is left behind if it does.
+Done done_within(double seconds, std::function<void()> work);
 
 }  // namespace llampi::health

@@ -80,19 +80,15 @@ FlightFile::FlightFile(const FlightRecord& record, std::filesystem::path run_dir
       head_(std::move(head)),
       holds_run_dir_(std::move(holds_run_dir)) {}
 
-bool FlightFile::write_terminated() {
-  return write(terminated_file(run_dir_, head_.rank), "the process was told to terminate");
-}
-
-bool FlightFile::write(const std::filesystem::path& file, const std::string& reason) {
-  constexpr double kSeconds = 1;  // the file may be what hangs
+bool FlightFile::write(const std::filesystem::path& file, const std::string& reason, double seconds) {
   if (holds_run_dir_ && !holds_run_dir_()) return false;
   head_.reason = reason;
   begun_.insert(file);
-  return done_within(kSeconds, [file, text = flight_json(record_, head_)] {
+  const Done done = done_within(seconds, [file, text = flight_json(record_, head_)] {
     io::create_folder(file.parent_path());
     io::write_whole(file, text, false);  // a busy disk may take seconds
   });
+  return done == Done::yes;
 }
 
 void FlightFile::remove() const {

@@ -38,15 +38,20 @@ class FlightFile {
              std::function<bool()> holds_run_dir);
 
   std::string folder() const { return flight_folder(run_dir_).string(); }
+  /// @param seconds that it may take, since the file may be what hangs
   /// True if it was written in time. Nothing is written while the folder may be another job's.
-  bool write(const std::string& reason) { return write(flight_file(run_dir_, head_.rank), reason); }
+  bool write(const std::string& reason, double seconds) {
+    return write(flight_file(run_dir_, head_.rank), reason, seconds);
+  }
   /// Likewise, as terminated_file().
-  bool write_terminated();
+  bool write_terminated(double seconds) {
+    return write(terminated_file(run_dir_, head_.rank), "the process was told to terminate", seconds);
+  }
   /// What this job may have written, and the folder if that is then empty.
   void remove() const;
 
  private:
-  bool write(const std::filesystem::path& file, const std::string& reason);
+  bool write(const std::filesystem::path& file, const std::string& reason, double seconds);
 
   const FlightRecord& record_;
   std::filesystem::path run_dir_;

@@ -38,15 +38,16 @@ constexpr double kLongestQuiet = 10;   // of a rank, until those below it turn t
 constexpr double kAnswerSeconds = 2;   // for reports
 constexpr double kHasteSeconds = 0.7;  // likewise when a process has ended: mpirun kills the others soon
 constexpr double kPassingOnSeconds =
-    0.05;                            // besides, of a level of the tree: for the question and what is answered
-constexpr double kFileSeconds = 1;   // for a file, which may be what hangs
-constexpr double kLeaveSeconds = 1;  // after an error: the others leave as well, or never
-constexpr double kNoticeSeconds = 0.3;  // after an error of this rank: for the exit of another to show
-constexpr double kReportSeconds = 3;    // for the report of that, with what comes before it
-constexpr double kAbortSeconds = 5;     // for MPI to end the job
-constexpr double kQuietSeconds = 15;    // once asked: whoever asked ends the job, or has failed to
-constexpr double kAskedSeconds = 60;    // once asked: whoever asked has said why the job ends
-constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
+    0.05;                           // besides, of a level of the tree: for the question and what is answered
+constexpr double kFileSeconds = 1;  // for a file, which may be what hangs
+constexpr double kHastyFileSeconds = 0.4;  // likewise when a process has ended: the report is waited for
+constexpr double kLeaveSeconds = 1;        // after an error: the others leave as well, or never
+constexpr double kNoticeSeconds = 0.3;     // after an error of this rank: for the exit of another to show
+constexpr double kReportSeconds = 3;       // for the report of that, with what comes before it
+constexpr double kAbortSeconds = 5;        // for MPI to end the job
+constexpr double kQuietSeconds = 15;       // once asked: whoever asked ends the job, or has failed to
+constexpr double kAskedSeconds = 60;       // once asked: whoever asked has said why the job ends
+constexpr double kFarApart = 1;            // since it last ran: the thread was suspended
 constexpr double kSetUpSeconds = 2;     // that a job waits at its start for connections, usually milliseconds
 constexpr double kLinkSeconds = 60;     // for them, until it is said that there are none
 constexpr double kGoodbyeSeconds = 60;  // for ranks that end as well
@@ -80,7 +81,7 @@ class Watchdog::Thread {
   std::vector<WatchedRank> view(double now) const;
   void record_if_requested(double now);
   Standing own_standing(double now) { return progress_.look(relay_.peers(), now); }
-  FlightReport own_report(const std::string& reason, const Standing& own);
+  FlightReport own_report(const std::string& reason, const Standing& own, bool urgent);
   void stop();
   Limits limits_now() const { return {limits_.seconds, limits_.phase_seconds, step_seconds_}; }
 
@@ -279,7 +280,7 @@ void Watchdog::Thread::answer_if_due(double now) {
   if (!question_ || now - asked_at_ < delay_of(rank_, question_->urgent)) return;
   const auto question = *std::exchange(question_, std::nullopt);
   const Standing own = own_standing(now);
-  relay_.answer(own, own_report(question.reason, own), now);
+  relay_.answer(own, own_report(question.reason, own, question.urgent), now);
 }
 
 /// The one that is to be heard: rank 0, or the deputy in its place.
@@ -330,15 +331,17 @@ void Watchdog::Thread::judge_the_others(double now) {
   };
   if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
   if (was_asked) end_job("");
-  relay_.ask("no heartbeat from a monitor", true, now);
+  const bool one_ended = std::any_of(monitors_.begin(), monitors_.end(), ended);
+  const char* const reason = one_ended ? "a rank exited" : "no heartbeat from a monitor";
+  relay_.ask(reason, true, now);
   const Standing own = own_standing(now);
-  relay_.answer(own, own_report("no heartbeat from a monitor", own), now);
+  relay_.answer(own, own_report(reason, own, true), now);
   auto ranks = view(now);
   for (const int monitor : monitors_) {
     auto& seen = ranks[static_cast<std::size_t>(monitor)];
     seen.silent_seconds = std::max(seen.silent_seconds, relay_.silent_seconds(monitor, now));
   }
-  end_job(summary(ranks, Trouble::unresponsive, limits_, file_.folder()));
+  end_job(summary(ranks, one_ended ? Trouble::exited : Trouble::unresponsive, limits_, file_.folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
@@ -346,7 +349,7 @@ void Watchdog::Thread::judge_alone(double now) {
   own.unlinked = {links_->missing().begin(), links_->missing().end()};
   warn_of_missing_links(own, now);
   for (const int rank : relay_.exited()) {
-    const auto report = own_report("a rank exited", own_standing(now));
+    const auto report = own_report("a rank exited", own_standing(now), true);
     end_job(fmt::format("{} exited; {}", comm::format_rank(rank, relay_.host_of(rank)),
                         place_of_records({rank_}, report.record_written, file_.folder())));
   }
@@ -354,7 +357,7 @@ void Watchdog::Thread::judge_alone(double now) {
   const double patience =
       std::max(in_phase ? limits_.phase_seconds : limits_.seconds, step_seconds_.load()) + turn_of(rank_);
   if (progress_.stalled_seconds(now) <= patience) return;
-  const auto report = own_report("no progress", own_standing(now));
+  const auto report = own_report("no progress", own_standing(now), false);
   end_job(fmt::format("no progress for {:g} s on {}: {}\n  {}", progress_.stalled_seconds(now),
                       comm::format_rank(rank_, host_), describe(progress_.last()),
                       place_of_records({rank_}, report.record_written, file_.folder())));
@@ -384,7 +387,7 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
                                                                   : "no progress";
   relay_.ask(reason, urgent, now);
   const Standing own = own_standing(now);
-  relay_.answer(own, own_report(reason, own), now);
+  relay_.answer(own, own_report(reason, own, urgent), now);
 }
 
 /// What is known of all ranks, while they are asked.
@@ -430,9 +433,9 @@ bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
   return may_pass && judge(ranks, limits_now()) != alarm_.trouble;
 }
 
-FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own) {
+FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own, bool urgent) {
   FlightReport report = report_of(record_, own.heartbeat);
-  report.record_written = file_.write(reason);
+  report.record_written = file_.write(reason, urgent ? kHastyFileSeconds : kFileSeconds);
   if (neighbour_ == nullptr) return report;
   report.neighbour = neighbour_->rank;
   report.neighbour_state = process_state(neighbour_->pid);
@@ -448,15 +451,19 @@ void Watchdog::Thread::record_if_requested(double now) {
   const bool is_reported = alarm_.trouble != Trouble::none || now - asked_at_ < kAskedSeconds;
   if (now < due && !is_reported) return;
   requested_at_.reset();
-  if (!is_reported) file_.write_terminated();
+  if (!is_reported) file_.write_terminated(kFileSeconds);
 }
 
 void Watchdog::Thread::end_job(const std::string& summary) {
-  done_within(kFileSeconds, [complain = options_.complain, summary] {
+  const auto complain = [complain = options_.complain, summary] {
     if (complain && !summary.empty()) complain(summary);
-  });
-  // Without a channel MPI is not to be called from here, and mpirun ends the others.
-  if (relay_.can_send()) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
+  };
+  try {
+    if (done_within(kFileSeconds, complain) == Done::not_begun) complain();
+    // Without a channel MPI is not to be called from here, and without a thread it may hang: then mpirun ends the others.
+    if (relay_.can_send()) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
+  } catch (const std::exception&) {  // out of memory
+  }
   std::_Exit(1);
 }
 

@@ -6,15 +6,42 @@
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/fsdp/available_memory.hpp"
+#include "llampi/fsdp/fit_decisions.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 
 namespace llampi::infer {
+namespace {
+
+/// Of the ranks of a job, each has the whole model where that fits, and gathers nothing: else each token takes a gather of all.
+fsdp::Strategy fitting_strategy(comm::World& world, const InferenceSession& session, int threads,
+                                fsdp::EngineOptions options) {
+  const auto sharded = std::exchange(options.strategy, fsdp::Strategy::no_shard);
+  auto memory = fsdp::available_to_all(world, session.compute);
+  for (auto* const available : {&memory.on_device, &memory.on_host})  // of what others may take meanwhile
+    *available = available->value() / 10 * 9;
+  const auto most_threads = static_cast<int>(comm::max_over_ranks(world, static_cast<std::int64_t>(threads)));
+  bool fits = false;
+  comm::agree(world, [&] {
+    const auto sizes =
+        session.compute.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(most_threads);
+    const auto mesh =
+        fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
+    fits = fsdp::make_fit_question(*session.model, options, mesh, *sizes, memory).fits_with(options);
+  });
+  return fits ? options.strategy : sharded;
+}
+
+}  // namespace
 
 InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
                                     model::BatchShape batch, const comm::DeviceOptions& options,
-                                    const Log& log, const std::filesystem::path& adapter) {
+                                    const Log& log, const std::filesystem::path& adapter,
+                                    std::optional<fsdp::Strategy> strategy) {
   InferenceSession session;
   const int threads = comm::threads_per_rank(world, options.threads);
   comm::agree(world, [&] {
@@ -32,13 +59,20 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   fsdp::EngineOptions engine;
   engine.batch = batch;
   engine.training = false;
-  if (compute.on_gpu()) engine.precision.param = engine.precision.compute = DType::bfloat16;
+  if (compute.on_gpu())  // nothing is updated: no master in float32 is needed
+    engine.precision.master = engine.precision.param = engine.precision.compute = DType::bfloat16;
   selfcheck::check_gpus(world, compute, {.dtype = engine.precision.compute, .model = &session.config}, log);
+  if (world.size() > 1)
+    engine.strategy = strategy ? *strategy : fitting_strategy(world, session, threads, engine);
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
+  // Ranks that need everything do not each read it.
+  const auto reading = world.size() > 1 && engine.strategy == fsdp::Strategy::no_shard
+                           ? checkpoint::WeightsReading::broadcast
+                           : checkpoint::WeightsReading::each;
   if (adapter.empty()) {
-    checkpoint::load_weights(world, compute.device(), weights, session.config, *session.engine,
-                             checkpoint::WeightsReading::each, {.log = log});
+    checkpoint::load_weights(world, compute.device(), weights, session.config, *session.engine, reading,
+                             {.log = log});
     return session;
   }
   std::unique_ptr<checkpoint::WeightsSource> base;
@@ -50,7 +84,7 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   const auto merged = checkpoint::merge_checked(world, std::move(base), std::move(opened));
   auto pieces = checkpoint::tensor_pieces(*session.engine, session.engine->pieces_to_load());
   checkpoint::load_weights(world, compute.device(), *merged, checkpoint::tensor_infos(*session.engine),
-                           pieces);
+                           pieces, reading);
   return session;
 }
 

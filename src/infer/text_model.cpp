@@ -67,6 +67,9 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
   model.config = checkpoint::config_of_weights(weights);
   const auto name = find_tokenizer(weights, options, model.config.vocab_size);
   model.tokenizer = tokenizer::make_tokenizer(name);
+  for (std::int32_t id = 0; id < model.config.vocab_size; ++id) {
+    if (!model.tokenizer->has(id)) model.nameless.push_back(id);
+  }
   model.end_ids = find_end_ids(weights, model.config.json, name);
   if (chat) {
     model.chat_template = tokenizer::choose_template(
@@ -121,8 +124,8 @@ std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64
 }
 
 void TextModel::forbid_nameless(std::vector<double>& logits) const {
-  for (auto id = tokenizer->vocabulary(); id < std::ssize(logits); ++id)
-    logits[static_cast<std::size_t>(id)] = -std::numeric_limits<double>::infinity();
+  for (const auto id : nameless)
+    logits.at(static_cast<std::size_t>(id)) = -std::numeric_limits<double>::infinity();
 }
 
 }  // namespace llampi::infer

@@ -19,6 +19,7 @@ struct TextModel {
   model::LlamaConfig config;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   tokenizer::ChatTemplate chat_template = {};  ///< of conversations
+  std::vector<std::int32_t> nameless;          ///< ids of the model that are no tokens of the tokenizer
   std::vector<std::int32_t> end_ids;           ///< that the files of model and tokenizer say end a text
 
   /// @param chat whether conversations are to be encoded
@@ -41,7 +42,7 @@ struct TextModel {
   /// @throws UserError if none may, or if one of `tokens` is none of the model's
   std::int64_t room(const std::vector<std::int32_t>& tokens, std::int64_t wanted,
                     const std::string& what) const;
-  /// Takes from the logits what the tokenizer cannot write: vocabularies of models may be larger.
+  /// Takes from the logits what the tokenizer cannot write.
   void forbid_nameless(std::vector<double>& logits) const;
 };
 

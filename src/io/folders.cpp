@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/io/folders.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 namespace llampi::io {
 
 namespace fs = std::filesystem;
@@ -27,6 +31,18 @@ fs::path nearest_existing(const fs::path& path) {
   fs::path nearest = fs::absolute(path, ignored);
   while (!fs::exists(nearest, ignored) && nearest.has_relative_path()) nearest = nearest.parent_path();
   return nearest;
+}
+
+std::string hub_advice(const fs::path& missing) {
+  std::error_code ignored;
+  const bool two_words =
+      std::distance(missing.begin(), missing.end()) == 2 && !fs::exists(missing.parent_path(), ignored);
+  constexpr std::array<std::string_view, 3> kFiles{".h5", ".json", ".model"};
+  const bool is_name =
+      missing.has_filename() && std::ranges::find(kFiles, missing.extension().string()) == kFiles.end();
+  return two_words && is_name
+             ? "; a model of the Hugging Face Hub is downloaded first: hf download NAME --local-dir FOLDER"
+             : "";
 }
 
 }  // namespace llampi::io

@@ -279,16 +279,21 @@ bool has_link(hid_t group, const std::string& path) {
   }
 }
 
+// What is missing is looked for only where it cannot be opened: that takes longer than opening.
 Dataset open_dataset(hid_t group, const std::string& path) {
   const Hdf5Lock lock;
+  const auto open = [&] { return H5Dopen2(group, path.c_str(), H5P_DEFAULT); };
+  if (const hid_t dataset = open(); dataset >= 0) return Dataset(dataset);
   require_object(group, path, H5I_DATASET, "dataset");
-  return Dataset(check(H5Dopen2(group, path.c_str(), H5P_DEFAULT), "H5Dopen2"));
+  return Dataset(check(open(), "H5Dopen2"));
 }
 
 Group open_group(hid_t group, const std::string& path) {
   const Hdf5Lock lock;
+  const auto open = [&] { return H5Gopen2(group, path.c_str(), H5P_DEFAULT); };
+  if (const hid_t opened = open(); opened >= 0) return Group(opened);
   require_object(group, path, H5I_GROUP, "group");
-  return Group(check(H5Gopen2(group, path.c_str(), H5P_DEFAULT), "H5Gopen2"));
+  return Group(check(open(), "H5Gopen2"));
 }
 
 std::vector<std::int64_t> shape(hid_t dataset) {
@@ -310,13 +315,13 @@ ElementType element_type(hid_t dataset) {
   result.is_signed = result.kind == H5T_INTEGER && H5Tget_sign(type.id()) == H5T_SGN_2;
   // Equality covers precision, offset and order, so that an odd type (12 bits in 16) is not taken for a plain
   // one.
-  const std::array natives{H5T_NATIVE_INT8,  H5T_NATIVE_UINT8,  H5T_NATIVE_INT16, H5T_NATIVE_UINT16,
-                           H5T_NATIVE_INT32, H5T_NATIVE_UINT32, H5T_NATIVE_INT64, H5T_NATIVE_UINT64,
-                           H5T_NATIVE_FLOAT, H5T_NATIVE_DOUBLE};
+  const std::array natives{H5T_NATIVE_FLOAT, H5T_NATIVE_DOUBLE, H5T_NATIVE_INT8,  H5T_NATIVE_UINT8,
+                           H5T_NATIVE_INT16, H5T_NATIVE_UINT16, H5T_NATIVE_INT32, H5T_NATIVE_UINT32,
+                           H5T_NATIVE_INT64, H5T_NATIVE_UINT64};
   result.is_native = std::any_of(natives.begin(), natives.end(), [&](hid_t native) {
     return check(H5Tequal(type.id(), native), "H5Tequal") > 0;
   });
-  result.is_bfloat16 = check(H5Tequal(type.id(), bfloat16_type().id()), "H5Tequal") > 0;
+  result.is_bfloat16 = result.bytes == 2 && check(H5Tequal(type.id(), bfloat16_type().id()), "H5Tequal") > 0;
   return result;
 }
 

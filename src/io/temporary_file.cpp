@@ -80,10 +80,20 @@ bool is_old(const fs::path& file) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
-void clear(const Temporary& temporary, const Log& log) {
+/// Of a folder the flight records stay, with it: a message may have named them.
+void remove_leftover(const fs::path& path) {
   std::error_code ignored;
+  if (fs::is_directory(fs::symlink_status(path, ignored))) {
+    for (const auto& entry : entries_of(path, ignored)) {
+      if (entry.filename() != "flight") fs::remove_all(entry, ignored);
+    }
+  }
+  fs::remove(path, ignored);
+}
+
+void clear(const Temporary& temporary, const Log& log) {
   if (is_dead(temporary.writer)) {
-    fs::remove(temporary.path, ignored);
+    remove_leftover(temporary.path);
   } else if (is_old(temporary.path)) {
     log.warning("{} was left by a process that ended, or is being written: remove it if no job writes {}",
                 temporary.path.string(), temporary.output);

@@ -20,6 +20,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/core/words.hpp"
+#include "llampi/io/temporary_file.hpp"
 #include "measure/operation_times.hpp"
 
 namespace llampi::measure {
@@ -166,8 +167,10 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   bytes = comm::sum_over_ranks(bench.world, bytes);
   const auto number = comm::from_rank_0(bench.world, [] { return static_cast<std::int64_t>(::getpid()); });
   const std::filesystem::path file = bench.settings.folder / fmt::format("llampi-bench-{}.h5", number);
+  std::optional<io::TemporaryFile> removed;  // on rank 0
   comm::on_rank_0(bench.world, [&] {
     if (std::filesystem::exists(file)) throw_user_error("{} exists; remove it", file.string());
+    removed.emplace(file);
   });
   const auto add = [&](const char* name, double begin) {
     const double seconds = comm::max_over_ranks(bench.world, steady_seconds() - begin);
@@ -187,7 +190,6 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   checkpoint::load_checkpoint(bench.world, bench.compute.device(), file, infos,
                               checkpoint::tensor_pieces(engine, engine.pieces_to_load(), stored));
   add("load, from the page cache", begin);
-  comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
 }
 
 /// Of the fastest step of some.

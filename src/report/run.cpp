@@ -232,30 +232,40 @@ void RunReader::read_history() try {
 } catch (const Error&) {
 }
 
-/// Of the newest of the last job; those of an earlier one may still be there.
+/// Of the newest of the last job; those of an earlier one may still be there. When the watchdog ends a job, ranks that did not hear of
+/// it are told to terminate by mpirun, and write that a little later: it is the reason only where there is no other.
 void RunReader::read_flight_records() {
   run_.killed_by.reset();
   const auto is_start = [](const HistoryEvent& event) { return event.kind == HistoryEvent::Kind::start; };
   const auto start = std::find_if(run_.history.rbegin(), run_.history.rend(), is_start);
   if (run_.running || start == run_.history.rend() || run_.history.back().kind == HistoryEvent::Kind::end)
     return;
+  const double last_line =
+      std::fmax(run_.history.back().time, run_.steps.time.empty() ? 0 : run_.steps.time.back());
+  for (const char* kind : {"rank-", "terminated-"}) {
+    const auto record = json::parse(text_if_there(newest_record(kind)), nullptr, false);
+    if (!record.is_object() || text_of(record, "reason").empty()) continue;
+    // Of an alarm that has passed there is one too, and the job has written since.
+    constexpr double kSecond = 1;  // it has whole ones
+    if (seconds_of_utc(text_of(record, "written")) + kSecond < last_line) continue;
+    run_.killed_by = text_of(record, "reason");
+    return;
+  }
+}
+
+/// Of the files of `flight` with names that begin so; empty: there is none.
+fs::path RunReader::newest_record(std::string_view kind) const {
   fs::path newest;
   fs::file_time_type newest_time = fs::file_time_type::min();
   std::error_code ignored;
   for (const auto& file : io::entries_of(run_.folder / "flight", ignored)) {
     const auto time = fs::last_write_time(file, ignored);
-    if (file.extension() != ".json" || time <= newest_time) continue;
+    const bool is_one = file.filename().string().starts_with(kind) && file.extension() == ".json";
+    if (!is_one || time <= newest_time) continue;
     newest = file;
     newest_time = time;
   }
-  const auto record = json::parse(text_if_there(newest), nullptr, false);
-  if (!record.is_object() || text_of(record, "reason").empty()) return;
-  // Of an alarm that has passed there is one too, and the job has written since.
-  constexpr double kSecond = 1;  // it has whole ones
-  const double last_line =
-      std::fmax(run_.history.back().time, run_.steps.time.empty() ? 0 : run_.steps.time.back());
-  if (seconds_of_utc(text_of(record, "written")) + kSecond >= last_line)
-    run_.killed_by = text_of(record, "reason");
+  return newest;
 }
 
 void RunReader::read_traces() {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "selfcheck/device_check.hpp"
@@ -14,6 +15,9 @@ namespace llampi::selfcheck {
 void check_gpus(comm::World& world, const comm::Compute& compute, const GpuCheckOptions& options,
                 const Log& log) {
   if (!compute.on_gpu()) return;
+  comm::agree(world, [&] {
+    if (options.model != nullptr) device::require_gpu_heads(options.model->head_dim);
+  });
   DeviceCheckOptions small = options.fp8 ? fp8_check_options(options.dtype, *options.fp8)
                                          : DeviceCheckOptions{.dtype = options.dtype};
   small.tf32 = options.tf32;

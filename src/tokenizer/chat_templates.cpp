@@ -248,7 +248,7 @@ std::string names_that_fit(const Tokenizer& tokenizer) {
     if (missing_token(tokenizer, named_template(name).format).empty()) fitting.push_back(name);
   }
   if (fitting.empty())
-    return "it has no tokens that mark whose turn it is, either; take a chat model and its tokenizer";
+    return "it has no tokens that mark whose turn it is; use a chat model with its own tokenizer";
   return fmt::format("name a chat template with --template: {}", fmt::join(fitting, ", "));
 }
 

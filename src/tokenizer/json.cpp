@@ -37,6 +37,8 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts)
   }
   for (std::size_t id = 0; id < names_.size(); ++id)
     if (!names_[id].empty()) id_of_name_.emplace(names_[id], static_cast<std::int32_t>(id));
+  // What they stand for in a text, as Hugging Face's library decodes them since 0.23.
+  for (const auto& token : normalized) names_[static_cast<std::size_t>(token.id)] = token.content;
   added_ = AddedTokens(std::move(raw));
   added_normalized_ = AddedTokens(std::move(normalized));
   set_begin(parts.begin);
@@ -170,7 +172,12 @@ void JsonTokenizer::add_token(AddedToken token) {
   if (!token.normalized) return added_.add(std::move(token));
   Matcher matcher;
   token.content = normalize(normalizers_, matcher, token.content);
+  names_.at(static_cast<std::size_t>(token.id)) = token.content;
   added_normalized_.add(std::move(token));
+}
+
+bool JsonTokenizer::has(std::int32_t id) const {
+  return id >= 0 && id < vocabulary() && !names_[static_cast<std::size_t>(id)].empty();
 }
 
 bool JsonTokenizer::is_special(std::int32_t id) const {

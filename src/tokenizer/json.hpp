@@ -51,6 +51,7 @@ class JsonTokenizer : public FileTokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string bytes_of(std::int32_t id) const override;
   std::optional<std::int32_t> find(std::string_view token) const override;
+  bool has(std::int32_t id) const override;
   bool is_special(std::int32_t id) const override;
   TokenStrips strips(std::int32_t id) const override;
   bool is_byte_level() const override { return bpe_.model().words_are_bytes; }

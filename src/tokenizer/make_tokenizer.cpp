@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "llampi/core/error.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "tokenizer/files.hpp"
 
@@ -116,8 +117,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (!fs::exists(name, ignored)) {
     throw_user_error(
         "the tokenizer \"{}\" does not exist; give a tokenizer.json, a tokenizer.model, the folder of one, "
-        "or \"bytes\"",
-        name);
+        "or \"bytes\"{}",
+        name, io::hub_advice(name));
   }
   const fs::path file = fs::is_directory(name, ignored) ? file_in(name) : fs::path(name);
   if (file.empty()) throw_user_error("the folder {} has neither tokenizer.json nor tokenizer.model", name);

@@ -60,8 +60,10 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const model::LlamaConfig llama = read_model_config(config);
   run.max_positions = llama.max_position_embeddings;
   run.model = model::make_llama(llama, fp8_recipe(config), lora_config(config));
-  if (shape.hardware == Hardware::gpu)
+  if (shape.hardware == Hardware::gpu) {
+    device::require_gpu_heads(llama.head_dim);
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
+  }
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
   run.mesh = fsdp::make_device_mesh(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
   run.sizes =

@@ -61,16 +61,9 @@ struct LeastMemory {
   GpuOfRanks gpu;
 };
 LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
-  const int local_ranks = world.topology().local_ranks;
-  const auto& gpu = compute.gpu_properties;
-  std::int64_t least[] = {compute.device().available_bytes(local_ranks),
-                          compute.host->available_bytes(local_ranks), gpu.memory_bytes, gpu.major};
-  comm::min_over_ranks(world, least);
-  return {{.backend = compute.world().backend(),
-           .one_memory = !compute.on_gpu(),
-           .on_device = least[0],
-           .on_host = least[1]},
-          {least[2], static_cast<int>(least[3])}};
+  std::int64_t gpu[] = {compute.gpu_properties.memory_bytes, compute.gpu_properties.major};
+  comm::min_over_ranks(world, gpu);
+  return {fsdp::available_to_all(world, compute), {gpu[0], static_cast<int>(gpu[1])}};
 }
 
 /// Of operations, alike on all ranks: some of a CPU grow with its threads, of which nodes may have different numbers. Collective.

@@ -7,6 +7,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/folders.hpp"
 #include "llampi/train/config_rules.hpp"
 #include "llampi/train/micro_batches.hpp"
 #include "train/data_position.hpp"
@@ -25,7 +26,7 @@ bool Inputs::has_loss_mask() const {
 
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
   std::error_code ignored;
-  const std::string hub = checkpoint::hub_advice(c.model.config);
+  const std::string hub = io::hub_advice(c.model.config);
   if (model_text.empty() && !hub.empty() && !std::filesystem::exists(c.model.config, ignored)) {
     const char* const key = c.model.weights == c.model.config ? "model.weights" : "model.config";
     throw_user_error("{} = {}: no such file or folder{}{}", key, c.model.config, seen_from(c.model.config),

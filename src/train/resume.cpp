@@ -178,8 +178,9 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const model:
   check_same_shapes(model, config.model.config, saved_model, source,
                     "a run continues with its own model; use another run.dir for this one");
   if (config.run.resume_with_changes) return;
-  check_same_model(model, config.model.config, saved_model, source,
-                   "set run.resume_with_changes = true if that is meant");
+  check_same_model(
+      model, config.model.config, saved_model, source,
+      "use another run.dir for another run, or set run.resume_with_changes = true if this one is to go on with it");
 }
 
 /// A checkpoint of adapters is one of a run that trains adapters, and no other.

@@ -64,6 +64,12 @@ void RunSetup::build_engine() {
   engine->keep_record(record);
 }
 
+void RunSetup::close() {
+  engine.reset();
+  compute.gpu_world.reset();
+  compute.gpu.reset();
+}
+
 std::int64_t RunSetup::fill_engine() {
   const auto saved = fill_from_start();
   const bool begins = start.checkpoint.empty();

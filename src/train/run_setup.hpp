@@ -59,6 +59,9 @@ struct RunSetup {
   /// @throws DamagedCheckpoint on all ranks, and UserError
   std::int64_t fill_engine();
 
+  /// Frees the devices, with what is on them: nothing is computed any more.
+  void close();
+
   /// Of this rank's micro-batches, once the engine is built.
   data::Loader open_loader() const;
   /// What checkpoints of the run say besides their tensors.

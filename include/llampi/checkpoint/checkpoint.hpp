@@ -192,9 +192,6 @@ std::int64_t verify_checkpoint(const std::filesystem::path& file);
 /// The kinds of files that `inspect` and `--weights` tell apart. @throws UserError if it is neither
 enum class FileKind : std::uint8_t { checkpoint, tokens, huggingface_folder };
 FileKind identify(const std::filesystem::path& path);
-/// "; llampi does not download models: ..." for a missing path that looks like the name of a model on the Hugging Face hub; otherwise
-/// empty.
-std::string hub_advice(const std::filesystem::path& missing);
 
 /// checkpoints/step-00000100.h5
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std::int64_t step);

@@ -12,7 +12,7 @@ inline std::string format_rank(int rank, const std::string& host) {
   return "rank " + std::to_string(rank) + (host.empty() ? "" : " on " + host);
 }
 
-/// "rank 3", "ranks 0-2, 5".
+/// "rank 3", "ranks 0-2, 5"; of many that do not follow each other the first ones: "ranks 0, 2, 4, ... (512 in all)".
 std::string format_ranks(const std::vector<int>& ranks);
 
 /// The ranks of each node, by its number: "ranks 0-2; ranks 3-7".

@@ -10,6 +10,10 @@
 
 namespace llampi::device {
 
+inline constexpr std::int64_t kMostGpuHeadDim = 256;  ///< elements of a head, as far as GPUs have kernels
+/// @throws UserError for larger heads
+void require_gpu_heads(std::int64_t head_dim);
+
 /// The heads of an attention; a row of `qkv` holds Hq query heads, then Hkv key heads, then Hkv value heads,
 /// each of D.
 struct AttentionShape {

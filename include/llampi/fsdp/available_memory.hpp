@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 
 namespace llampi::fsdp {
@@ -47,5 +49,8 @@ struct AvailableMemory {
            host_holds(needed_on_host(arena_bytes));
   }
 };
+
+/// What every rank of a job that runs has, so that all decide the same. Collective.
+AvailableMemory available_to_all(comm::World& world, const comm::Compute& compute);
 
 }  // namespace llampi::fsdp

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "llampi/comm/compute.hpp"
@@ -22,9 +23,12 @@ struct InferenceSession {
   std::unique_ptr<fsdp::Engine> engine;
 };
 /// @param adapter PEFT's folder or a checkpoint of adapters, which are merged into the weights; empty: none
+/// @param strategy none: no_shard where the whole model fits on each rank, with a tenth of the memory to spare, and so nothing is
+/// gathered; else full_shard
 InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
                                     model::BatchShape batch, const comm::DeviceOptions& options,
-                                    const Log& log, const std::filesystem::path& adapter = {});
+                                    const Log& log, const std::filesystem::path& adapter = {},
+                                    std::optional<fsdp::Strategy> strategy = {});
 
 /// For a model whose logits are not finite. @param consequence "no token can be chosen" @throws UserError
 [[noreturn]] void refuse_logits(const std::string& consequence);

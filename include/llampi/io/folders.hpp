@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -16,5 +17,9 @@ std::vector<std::filesystem::path> missing_paths(const std::filesystem::path& pa
 
 /// `path`, made absolute, or the nearest folder above it that there is.
 std::filesystem::path nearest_existing(const std::filesystem::path& path);
+
+/// How a model of the Hugging Face Hub is downloaded, for a missing path that looks like the name of one, as the end of a message;
+/// otherwise empty.
+std::string hub_advice(const std::filesystem::path& missing);
 
 }  // namespace llampi::io

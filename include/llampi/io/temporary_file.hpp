@@ -15,7 +15,8 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path);
 /// The path that such a file is written for; any other path as it is. For messages.
 std::filesystem::path output_of(const std::filesystem::path& path);
 
-/// Removes the temporary files that processes of this host, dead since it was started, left next to `path`.
+/// Removes the temporary files and folders (but for flight records in them) that processes of this host, dead since it was
+/// started, left next to `path`.
 /// If the process of a file may still be alive, on this host or another one, the file is kept, and a warning
 /// names it if it was not written to for a day.
 void clear_leftovers(const std::filesystem::path& path, const Log& log);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,7 @@ class RunReader {
   void read_metrics();
   void read_history();
   void read_flight_records();
+  std::filesystem::path newest_record(std::string_view kind) const;
 
   Run run_;
   TraceFiles traces_;

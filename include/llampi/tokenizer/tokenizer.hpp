@@ -67,6 +67,8 @@ class Tokenizer {
   virtual std::string bytes_of(std::int32_t id) const = 0;
   /// The id of a token by its exact name, special ones too ("<|eot_id|>", "</s>").
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
+  /// Whether the id is that of a token: some tokenizers leave ids unused.
+  virtual bool has(std::int32_t id) const { return id >= 0 && id < vocabulary(); }
   virtual bool is_special(std::int32_t id) const = 0;
   /// "lstrip" and "rstrip" of a tokenizer.json: of a token that encode() finds, it knows itself.
   virtual TokenStrips strips(std::int32_t /*id*/) const { return {}; }

@@ -53,8 +53,9 @@ struct PreflightResult {
 };
 
 struct PreflightOptions {
-  std::function<void()> before =
-      {};  ///< work before the checks, under their watchdog; collective. May be empty
+  /// Work before and after the checks, under their watchdog; collective. May be empty
+  std::function<void()> before = {};
+  std::function<void(const PreflightFigures& figures)> after = {};  ///< with the devices free
   std::string
       program;  ///< version of this rank's program and libraries; lines that differ between ranks are named
   std::function<void(const PreflightCheck&)> tell;  ///< told of each check when it is done, on every rank

@@ -17,7 +17,7 @@
 
 namespace llampi::device::cuda {
 
-inline constexpr int kMaximumDim = 256;  ///< of a head
+inline constexpr int kMaximumDim = kMostGpuHeadDim;  ///< of a head
 /// Of the kernels without tensor cores: warps of a block, columns of a head that a lane of a warp has.
 inline constexpr int kPlainWarps = 4, kLaneColumns = kMaximumDim / 32;
 

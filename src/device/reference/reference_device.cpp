@@ -81,25 +81,25 @@ void product(Matrix x, Matrix w, Matrix y) {
   }
 }
 
-/// dx = dy w
+/// dx = dy w, a row at a time: each sum in the order of o
 void product_of_gradient(Matrix dy, Matrix w, Matrix dx) {
   for (Index t = 0; t < dx.rows; ++t) {
-    for (Index i = 0; i < dx.cols; ++i) {
-      double sum = 0;
-      for (Index o = 0; o < w.rows; ++o) sum += dy(t, o) * w(o, i);
-      dx(t, i) = sum;
+    std::fill_n(&dx(t, 0), dx.cols, 0.0);
+    for (Index o = 0; o < w.rows; ++o) {
+      for (Index i = 0; i < dx.cols; ++i) dx(t, i) += dy(t, o) * w(o, i);
     }
   }
 }
 
-/// dw (+)= dy^T x, unless dw has no data
+/// dw (+)= dy^T x, unless dw has no data; a row at a time: each sum in the order of t
 void product_of_weight(Matrix dy, Matrix x, Matrix dw, Accumulate accumulate) {
+  std::vector<double> sums(static_cast<std::size_t>(x.cols));
   for (Index o = 0; dw.data != nullptr && o < dw.rows; ++o) {
-    for (Index i = 0; i < x.cols; ++i) {
-      double sum = 0;
-      for (Index t = 0; t < x.rows; ++t) sum += dy(t, o) * x(t, i);
-      put(dw(o, i), sum, accumulate);
+    std::ranges::fill(sums, 0);
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index i = 0; i < x.cols; ++i) sums[static_cast<std::size_t>(i)] += dy(t, o) * x(t, i);
     }
+    for (Index i = 0; i < x.cols; ++i) put(dw(o, i), sums[static_cast<std::size_t>(i)], accumulate);
   }
 }
 

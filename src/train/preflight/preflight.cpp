@@ -60,12 +60,12 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// In the folder that a run's checkpoints would be in, or the nearest one above it that there is.
-fs::path temporary_folder(const Config& config) {
+/// What the temporary folder is for: in the folder that a run's checkpoints would be in, or the nearest one above it that there is.
+fs::path check_folder(const Config& config) {
   fs::path folder = io::nearest_existing(fs::path(config.run.dir) / "checkpoints");
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
-  return io::temporary_beside(folder / "check");
+  return folder / "check";
 }
 
 /// The first line of `text` that `usual` does not have.
@@ -134,7 +134,9 @@ class Preflight {
 PreflightResult Preflight::run() {
   run_.record.set_phase("checks before a run");
   folder_path_ = comm::from_rank_0(run_.world, [&] {
-    folder_ = std::make_unique<TemporaryFolder>(temporary_folder(run_.config));
+    const fs::path check = check_folder(run_.config);
+    io::clear_leftovers(check, run_.log);
+    folder_ = std::make_unique<TemporaryFolder>(io::temporary_beside(check));
     return folder_->path();
   });
   std::unique_ptr<health::Watchdog> watchdog;
@@ -151,6 +153,10 @@ PreflightResult Preflight::run() {
       options_.before();
     }
     check_all();
+    if (!options_.after) return;
+    run_.record.set_phase("compares this machine with a machine file");
+    run_.close();
+    options_.after(figures_);
   });
   if (error) {
     if (watchdog) watchdog->leave();

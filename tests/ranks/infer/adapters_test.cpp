@@ -52,28 +52,31 @@ TEST_P(Adapters, MergedEqualPeft) {
   const fs::path base = kOracle / "folders" / expected.at("base").get<std::string>();
   const std::vector<std::vector<std::int32_t>> sequences = expected.at("tokens");
   const std::int64_t length = std::ssize(sequences.front()) - 1;
-  const auto session = infer::open_for_inference(
-      test_world(), base, {1, length}, {.device = device::DeviceChoice::cpu, .threads = 1}, Log(), folder_);
-  double loss = 0;
-  for (std::size_t s = 0; s < sequences.size(); ++s) {
-    const auto batch = batch_of(sequences[s]);
-    loss +=
-        session.engine->evaluate(batch) / static_cast<double>(length) / static_cast<double>(sequences.size());
-    std::vector<double> logits;
-    for (std::int64_t row = 0; row < length; ++row) {
-      const auto of_row = session.engine->logits(batch, row);
-      logits.insert(logits.end(), of_row.begin(), of_row.end());
+  for (const auto strategy : {fsdp::Strategy::no_shard, fsdp::Strategy::full_shard}) {
+    const auto session = infer::open_for_inference(test_world(), base, {1, length},
+                                                   {.device = device::DeviceChoice::cpu, .threads = 1}, Log(),
+                                                   folder_, strategy);
+    double loss = 0;
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const auto batch = batch_of(sequences[s]);
+      loss += session.engine->evaluate(batch) / static_cast<double>(length) /
+              static_cast<double>(sequences.size());
+      std::vector<double> logits;
+      for (std::int64_t row = 0; row < length; ++row) {
+        const auto of_row = session.engine->logits(batch, row);
+        logits.insert(logits.end(), of_row.begin(), of_row.end());
+      }
+      const auto& there = expected.at("logits").at("sequence_" + std::to_string(s));
+      const auto actual = oracle::summarize(logits);
+      const double norm = there.at("norm");
+      EXPECT_NEAR(actual.norm, norm, kNorms * norm);
+      EXPECT_NEAR(actual.dot, there.at("dot").get<double>(), kElements * norm);
+      const std::vector<double> last = there.at("last");
+      for (std::size_t i = 0; i < last.size(); ++i)
+        EXPECT_NEAR(logits[logits.size() - last.size() + i], last[i], kElements * norm) << "token " << i;
     }
-    const auto& there = expected.at("logits").at("sequence_" + std::to_string(s));
-    const auto actual = oracle::summarize(logits);
-    const double norm = there.at("norm");
-    EXPECT_NEAR(actual.norm, norm, kNorms * norm);
-    EXPECT_NEAR(actual.dot, there.at("dot").get<double>(), kElements * norm);
-    const std::vector<double> last = there.at("last");
-    for (std::size_t i = 0; i < last.size(); ++i)
-      EXPECT_NEAR(logits[logits.size() - last.size() + i], last[i], kElements * norm) << "token " << i;
+    EXPECT_NEAR(loss, expected.at("loss").get<double>(), kNorms * loss);
   }
-  EXPECT_NEAR(loss, expected.at("loss").get<double>(), kNorms * loss);
 }
 
 INSTANTIATE_TEST_SUITE_P(Peft, Adapters, ::testing::Values("all_linear", "rslora_some"),

@@ -15,6 +15,7 @@
 #include "infer/text_model.hpp"
 #include "llampi/checkpoint/convert.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/infer/session.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/tokenizer/chat.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
@@ -227,6 +228,28 @@ TEST_F(Generate, ContinuesATextUpToTheLimit) {
   EXPECT_EQ(made.tokens, 9);
   EXPECT_FALSE(made.stopped);
   EXPECT_EQ(pieces, world().rank() == 0 ? made.completion : "");
+}
+
+TEST_F(Generate, WritesNoIdThatTheTokenizerLeavesUnused) {
+  if (world().rank() == 0) {
+    json tokenizer = json::parse(tokenizer_json());
+    tokenizer["model"]["vocab"]["m"] = kVocabulary - 2;  // which leaves its id, and others before this one
+    write("tokenizer.json", tokenizer.dump());
+  }
+  world().barrier();
+  auto options = greedy("o");
+  options.max_tokens = 3;
+  const auto made = run(options);
+  EXPECT_EQ(made.tokens, 3);
+  EXPECT_EQ(made.completion.size(), 3U) << "of a character each: " << made.completion;
+}
+
+TEST_F(Generate, HasTheWholeModelOnEachRankWhereItFits) {
+  const auto session = open_for_inference(world(), folder_, generation_shape(8),
+                                          {.device = device::DeviceChoice::cpu, .threads = 1}, {});
+  if (world().size() > 1) {
+    EXPECT_EQ(session.engine->options().strategy, fsdp::Strategy::no_shard);
+  }
 }
 
 TEST_F(Generate, EndsAtTheModelsLength) {

@@ -32,6 +32,7 @@ expect none none 1 "${infiniband[@]}"
 expect none none 1 "${slingshot[@]}"
 expect ob1 none 0 "${ethernet[@]}"
 expect none none 0 PATH="$PATH"
+expect none none 1 OMPI_MCA_pml=ucx,ob1 OMPI_MCA_mtl=ofi
 # One of the ranks prints it.
 for rank in OMPI_COMM_WORLD_RANK PMIX_RANK SLURM_PROCID; do
     expect none none 1 "${infiniband[@]}" $rank=0

@@ -7,7 +7,7 @@
 # printed digit, the same weights in every bit.
 #
 #   chain      Slurm: stopped ahead of the walltime and by a signal, requeued, until it is done: three jobs or more
-#   submit     JOB_CHAIN=submit: three jobs, each of which submits the next one; from a folder without job scripts
+#   submit     JOB_CHAIN=submit: three jobs, each of which submits the next one; from a folder without job scripts, with sbatch --export
 #   before     JOB_CHAIN=none: three jobs, submitted beforehand
 #   array      a job array: two runs, each in its folder, one stopped and continued
 #   network    the network to a node is cut, the watchdog ends the job, it goes back into the queue
@@ -179,7 +179,9 @@ steps_of() { sed -n 's/^steps = //p' "$1.ini"; }
 
 submit_chain() {
     local jobs=() next i
-    jobs[0]=$(JOB_CHAIN=submit SBATCH_NO_REQUEUE=1 submit --time=30 -- short.ini --optimizer.lr=2e-3)
+    # The ranks of all three jobs get what the site file exports, and the jobs their settings, though sbatch is to export little.
+    { cat "$work/site.env" && echo 'export LLAMPI_OPTIMIZER_LR=2e-3'; } >"$work/rate.env"
+    jobs[0]=$(SBATCH_NO_REQUEUE=1 submit --export="JOB_SITE=$work/rate.env,JOB_CHAIN=submit,PATH=$PATH" --time=30 -- short.ini)
     for ((i = 0; i < 2; ++i)); do
         wait_for "steps of job ${jobs[i]}" 60 is_at runs/submit $(($(step runs/submit) + 10)) || return
         tell "${jobs[i]}"

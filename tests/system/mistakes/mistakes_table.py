@@ -25,6 +25,7 @@ MISTAKES = [
     ("key", "llampi check --train.steps=4", 2, "model.config is not given"),
     ("key", "llampi check --train.steps=4 --device cpu", 2, "did you mean --run.device"),
     ("key", "train extra", 2, "unexpected argument .extra."),
+    ("key", "train run.ini", 2, "unexpected argument .run.ini.; a configuration file is given with --config run.ini"),
     ("key", "LLAMPI_TRAIN_MICROBATCH=1 llampi train", 2, "did you mean LLAMPI_TRAIN_MICRO_BATCH"),
     ("key", "LLAMPI_LR=1 llampi train", 2, "unset it; did you mean LLAMPI_OPTIMIZER_LR"),
     ("key", "llampi train --config run.ini", 2, "neither \\[section\\] nor key = value"),
@@ -97,7 +98,7 @@ MISTAKES = [
     ("shape", "train --data.train=short.h5 --data.seq_len=32 --run.dir=r", 2, "samples|tokens", RUN),
     # Paths.
     ("path", "train --model.config=none --run.dir=r", 2, "none: .*cannot be opened .seen from /", RUN),
-    ("path", "train --model.config=input/none --run.dir=r", 2, "no such file or folder .seen from /.*llampi does not download", RUN),
+    ("path", "train --model.config=input/none --run.dir=r", 2, "no such file or folder .seen from /.*hf download", RUN),
     ("path", "train --model.config=a_folder --run.dir=r", 2, "config.json", RUN),
     ("path", "train --data.train=none.h5 --run.dir=r", 2, "none.h5", RUN),
     ("path", "train --data.train=a_folder --run.dir=r", 2, "a_folder", RUN),

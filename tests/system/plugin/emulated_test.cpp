@@ -550,6 +550,11 @@ TEST_F(OnGpus, AutoTakesGpusWhereEveryRankCanHaveOne) {
   EXPECT_THAT(two.out,
               HasSubstr("warning: all compute on CPUs, as run.device = auto allows: ranks 0 and 1 on "));
   EXPECT_THAT(two.out, HasSubstr("\ndevice: cpu: "));
+  const Ending without = llampi(train + "without", 1, driver + " LLAMPI_PLUGIN_DIR=/nowhere");
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_THAT(without.out,
+              HasSubstr("warning: all compute on CPUs, as run.device = auto allows: there is no "
+                        "libllampi_cuda.so in /nowhere (not installed, or not built: make program)\n"));
   const Ending refused = llampi(train + "refused --run.device=cuda", 2);
   EXPECT_EQ(refused.status, 2);
   ASSERT_EQ(refused.complaints().size(), 1U);
@@ -559,9 +564,10 @@ TEST_F(OnGpus, AutoTakesGpusWhereEveryRankCanHaveOne) {
 TEST_F(OnGpus, CudaNeedsGpus) {
   const Ending ending = llampi("train --config run.ini --run.device=cuda", 1, "LLAMPI_PLUGIN_DIR=/nowhere");
   EXPECT_EQ(ending.status, 2);
-  EXPECT_EQ(ending.err,
-            "llampi: run.device = cuda, but no GPU is usable: there is no libllampi_cuda.so in /nowhere; use "
-            "run.device = cpu, or start on a machine with a GPU\n");
+  EXPECT_EQ(
+      ending.err,
+      "llampi: run.device = cuda, but no GPU is usable: there is no libllampi_cuda.so in /nowhere (not installed, "
+      "or not built: make program); use run.device = cpu, or start on a machine with a GPU\n");
   const Ending evaluation = llampi("evaluate --weights . --data tokens.h5 --seq-len 16 --device gpu");
   EXPECT_EQ(evaluation.status, 2);
   EXPECT_THAT(evaluation.err, HasSubstr("use auto, cpu or cuda"));

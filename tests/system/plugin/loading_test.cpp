@@ -35,8 +35,9 @@ class Loading : public ::testing::Test {
 };
 
 TEST_F(Loading, SaysThatThereIsNoPlugin) {
-  EXPECT_EQ(gpu_line(folder_.path().string()),
-            "none: there is no libllampi_cuda.so in " + folder_.path().string());
+  EXPECT_EQ(gpu_line(folder_.path().string()), "none: there is no libllampi_cuda.so in " +
+                                                   folder_.path().string() +
+                                                   " (not installed, or not built: make program)");
 }
 
 TEST_F(Loading, FindsItBesideTheProgramOrInLib) {
@@ -48,8 +49,9 @@ TEST_F(Loading, FindsItBesideTheProgramOrInLib) {
   const auto versions = [&] {
     return shell(folder_.path(), "env -u LLAMPI_PLUGIN_DIR bin/llampi --version").out;
   };
-  EXPECT_THAT(versions(), HasSubstr("\nGPU              none: there is no libllampi_cuda.so in " +
-                                    bin.string() + " or " + lib.string() + "\n"));
+  EXPECT_THAT(versions(),
+              HasSubstr("\nGPU              none: there is no libllampi_cuda.so in " + bin.string() + " or " +
+                        lib.string() + " (not installed, or not built: make program)\n"));
   std::filesystem::copy_file(FAKE_PLUGINS "/fake/libllampi_cuda.so", lib / "libllampi_cuda.so");
   EXPECT_THAT(versions(), HasSubstr("\nGPU              a fake\n"));
   std::filesystem::rename(lib / "libllampi_cuda.so", bin / "libllampi_cuda.so");

@@ -76,6 +76,18 @@ check_copies
 expect FAIL weights "rank 1 on .* has other bytes in model/model.safetensors; copy the files there again"
 expect SKIP checkpoint "not checked after this failure"
 
+# What a check that was killed has left goes with the next one.
+true &
+killed=$!
+wait $killed
+start=$(cut -d- -f1 /proc/sys/kernel/random/boot_id) space=$(readlink /proc/self/ns/pid | tr -dc 0-9)
+left=check.llampi-$(uname -n)-$start-$space-$killed-00000000.tmp
+mkdir -p "$left/checkpoints"
+cp train.h5 "$left/checkpoints/step-00000004.h5"
+check "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 0)) || complain "after one that was killed"
+expect_nothing_left
+
 # A mistake on all ranks is the user's.
 check on_two --data.train=none.h5
 ((status == 2)) || complain "data that is not there"

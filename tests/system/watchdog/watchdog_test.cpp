@@ -103,6 +103,23 @@ TEST_F(Watchdogs, EndAJobOfWhichOneRankIsLeft) {
   EXPECT_TRUE(has_record(3));
 }
 
+TEST_F(Watchdogs, NameTheMonitorsWhoseProcessesHaveEnded) {
+  const Ending ending = job(4, "1 kill-the-monitors 0 100", kHeedlessMpirun);
+  EXPECT_LT(took_, kSoon);
+  EXPECT_THAT(
+      ending.err,
+      ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ exited without reporting an error"));
+}
+
+// Without a thread for what may hang, the report comes all the same, and the job ends; records are not written.
+TEST_F(Watchdogs, EndAJobThatCanStartNoThread) {
+  const Ending ending = job(3, "1 no-thread 2 100");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kSoon);
+  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: rank 2 on .+ sent no heartbeat for"));
+  EXPECT_THAT(ending.err, HasSubstr("\n  the record of ranks 0-1 was not written to"));
+}
+
 TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
   const Ending ending = job(3, "2 sleep 1 100");
   EXPECT_EQ(ending.status, 1) << ending.err;

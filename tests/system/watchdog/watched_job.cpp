@@ -3,9 +3,14 @@
 // and one rank that fails in the way the arguments name.
 //   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]
 // one-thread: MPI does not let a second thread call it; apart: each rank is on a machine of its own.
+// Way kill-the-monitors: the rank, which is 0, kills rank 1 and itself. Way no-thread: it stops, and from then on no rank can start a thread.
 // Way long: each step takes 1.5 s, and the watchdog is told so. Way side-work: the rank's second thread hangs, for which those of the others wait, while steps go on.
+#include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +23,22 @@
 #include "llampi/health/flight_request.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "support/world_over.hpp"
+
+namespace {
+
+std::atomic<bool> no_more_threads = false;
+pid_t pid_of_rank_1 = 0;
+
+}  // namespace
+
+/// In the place of the library's, as at the limit of a user's processes or of memory.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
+                              void* argument) {
+  if (no_more_threads) return EAGAIN;
+  static const auto create =
+      reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return create(thread, attributes, work, argument);
+}
 
 namespace {
 
@@ -45,7 +66,8 @@ class WorldOfNodes final : public test::WorldOver {
 void fail(llampi::comm::World& world, const std::string& way) {
   if (way == "exit") std::exit(0);
   if (way == "exit-at-once") ::_exit(0);
-  if (way == "kill") std::raise(SIGKILL);
+  if (way == "kill-the-monitors") ::kill(pid_of_rank_1, SIGKILL);
+  if (way == "kill" || way == "kill-the-monitors") std::raise(SIGKILL);
   if (way == "throw") throw Error("something is wrong here");
   if (way == "stop") {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so that where it is has been heard
@@ -61,7 +83,8 @@ void step(llampi::comm::World& world, llampi::health::FlightRecord& record, int 
   record.act("thinking", 0, 0);
   if (way == "long") std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   if (way == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  if (bad && number == kBadStep) fail(world, way);
+  if (way == "no-thread" && number == kBadStep) no_more_threads = true;
+  if (bad && number == kBadStep) fail(world, way == "no-thread" ? "stop" : way);
   const bool different = bad && number == kBadStep && way == "diverge";
   {
     const llampi::health::FlightScope scope(record, {"unshard", 0, 4096, 0});
@@ -95,6 +118,7 @@ int main(int arguments, char** argv) {
                                                           : mpi.get();
   llampi::health::FlightRecord record;
   try {
+    if (world->size() > 1) pid_of_rank_1 = std::stoi(world->all_gather(std::to_string(::getpid()))[1]);
     record.set_names({"model.layers.0", "model.layers.1"});
     const bool speaks = world->rank() == 0;
     const auto complain = [](const std::string& summary) {

@@ -138,8 +138,11 @@ TEST(ConversationLine, SaysWhatIsWrong) {
   const std::string user = R"({"role": "user", "content": "a"}, )";
   EXPECT_EQ(
       message(R"({"id": 7, "conversations": []})"),
-      R"(neither "messages" nor "prompt" and "completion" are there; the keys are "conversations", "id")");
-  EXPECT_THAT(message(R"({"text": "a"})"), HasSubstr(R"(are there; the only key is "text")"));
+      R"(neither "messages" nor "prompt" and "completion" are there; the keys are "conversations", "id", and docs/prepare-data.md shows how such lines are converted with jq)");
+  EXPECT_THAT(
+      message(R"({"text": "a"})"),
+      HasSubstr(
+          R"(are there; the only key is "text", and lines of texts are tokenized with --format jsonl)"));
   EXPECT_THAT(message(R"({"messages": null, "prompt": null, "completion": null})"),
               HasSubstr(R"(neither "messages" nor "prompt")"));
   EXPECT_THAT(messages(R"([{"from": "human", "value": "a"}])"),

@@ -358,6 +358,11 @@ TEST(Diagnosis, WithoutAMajorityAllAreNamed) {
 TEST(Diagnosis, ListsOfRanksAreShort) {
   EXPECT_EQ(comm::format_ranks({3}), "rank 3");
   EXPECT_EQ(comm::format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
+  std::vector<int> every_second;
+  for (int rank = 0; rank < 1024; rank += 2) every_second.push_back(rank);
+  const std::string some = comm::format_ranks(every_second);
+  EXPECT_THAT(some, ::testing::StartsWith("ranks 0, 2, 4, "));
+  EXPECT_THAT(some, ::testing::EndsWith(", 62, ... (512 in all)"));
   EXPECT_EQ(comm::format_placement({0, 0, 1, 0, 1, 1}), "ranks 0-1, 3; ranks 2, 4-5");
 }
 

@@ -21,15 +21,15 @@ TEST(FlightFile, IsWrittenAndRemovedWhereThisJobHasTheFolderAlone) {
                           [&] { return holds; });
   std::filesystem::create_directories(path.parent_path());
   write_text(path, "of another job");
-  EXPECT_FALSE(file.write("no progress"));
+  EXPECT_FALSE(file.write("no progress", 60));
   file.remove();
   EXPECT_EQ(read_text(path), "of another job");
   holds = true;
-  EXPECT_TRUE(file.write("no progress"));
+  EXPECT_TRUE(file.write("no progress", 60));
   const auto written = nlohmann::json::parse(read_text(path));
   EXPECT_EQ(written["reason"], "no progress");
   EXPECT_EQ(written["rank"], 3);
-  EXPECT_TRUE(file.write_terminated());
+  EXPECT_TRUE(file.write_terminated(60));
   file.remove();
   EXPECT_FALSE(std::filesystem::exists(path.parent_path()));
 }
@@ -38,11 +38,11 @@ TEST(FlightFile, OfAJobThatIsToldToTerminateReplacesNoneOfAFailure) {
   const TemporaryFolder folder;
   health::FlightRecord record;
   const health::FlightFileHead head = {.rank = 3, .ranks = 4, .host = "node", .reason = ""};
-  health::FlightFile(record, folder.path(), head, {}).write("no progress");
+  health::FlightFile(record, folder.path(), head, {}).write("no progress", 60);
   const auto failure = health::flight_file(folder.path(), 3), end = health::terminated_file(folder.path(), 3);
   const auto written = read_text(failure);
   health::FlightFile file(record, folder.path(), head, {});
-  EXPECT_TRUE(file.write_terminated());
+  EXPECT_TRUE(file.write_terminated(60));
   EXPECT_EQ(nlohmann::json::parse(read_text(end))["reason"], "the process was told to terminate");
   file.remove();
   EXPECT_FALSE(std::filesystem::exists(end));

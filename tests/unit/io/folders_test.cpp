@@ -37,5 +37,12 @@ TEST(Folders, HaveANearestOneThatThereIs) {
   EXPECT_EQ(io::nearest_existing("none-of-this-name/deeper"), std::filesystem::current_path());
 }
 
+TEST(Folders, TellHowAModelOfTheHubIsDownloaded) {
+  EXPECT_THAT(io::hub_advice("meta-llama/Llama-3.2-1B"), ::testing::HasSubstr("hf download NAME"));
+  for (const char* path :
+       {"model", "nofolder/", "nofolder/step.h5", "nofolder/tokenizer.json", "/a/b", "a/b/c", "/tmp/none"})
+    EXPECT_EQ(io::hub_advice(path), "") << path;
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -16,13 +16,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// A process that has made a temporary file next to `path` and waits to be killed.
-pid_t writer_of(const std::filesystem::path& path) {
+/// A process that has made a temporary file next to `path`, or a folder with files, and waits to be killed.
+pid_t writer_of(const std::filesystem::path& path, const std::vector<std::string>& files = {}) {
   int done[2];
   if (pipe(done) != 0) throw std::runtime_error("pipe");
   const pid_t child = fork();
   if (child == 0) {
-    write_text(io::temporary_beside(path), "half");
+    const auto temporary = io::temporary_beside(path);
+    if (files.empty()) write_text(temporary, "half");
+    for (const auto& name : files) {
+      std::filesystem::create_directories((temporary / name).parent_path());
+      write_text(temporary / name, "half");
+    }
     close(done[1]);
     for (;;) pause();
   }
@@ -45,6 +50,21 @@ TEST(TemporaryFiles, AreRemovedOnceTheirProcessIsDead) {
   io::clear_leftovers(file, {});
   EXPECT_THAT(names_in(folder.path()), IsEmpty());
   waitpid(writer, nullptr, 0);
+}
+
+TEST(TemporaryFiles, OfAFolderTheFlightRecordsStay) {
+  const TemporaryFolder folder;
+  const auto clear_what_is_left = [&](const std::vector<std::string>& files) {
+    const pid_t writer = writer_of(folder / "check", files);
+    kill(writer, SIGKILL);
+    waitpid(writer, nullptr, 0);
+    io::clear_leftovers(folder / "check", {});
+  };
+  clear_what_is_left({"checkpoints/step-1.h5", "checkpoints/step-1.h5.half"});
+  EXPECT_THAT(names_in(folder.path()), IsEmpty());
+  clear_what_is_left({"checkpoints/step-1.h5", "flight/rank-00001.json"});
+  ASSERT_EQ(names_in(folder.path()).size(), 1U);
+  EXPECT_THAT(names_in(folder / names_in(folder.path()).front()), ElementsAre("flight"));
 }
 
 }  // namespace

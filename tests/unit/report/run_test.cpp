@@ -225,6 +225,12 @@ TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "it is of an earlier job";
   record("rank-00000.json", "a rank exited", "1970-01-02T03:46:40Z", 5);
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended: a rank exited (flight records)");
+  record("terminated-00002.json", "the process was told to terminate", "1970-01-02T03:46:40Z", 3);
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended: a rank exited (flight records)")
+      << "which is why rank 2 was told to";
+  std::filesystem::remove(folder() / "flight" / "rank-00000.json");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state,
+            "ended: the process was told to terminate (flight records)");
   write("metrics.jsonl", R"({"step": 2, "loss": 3, "time": 100002})"
                          "\n");
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "the alarm has passed";

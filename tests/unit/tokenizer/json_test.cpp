@@ -106,6 +106,34 @@ TEST(TokenizerJson, TokensOfTurnsAreSpecialWhateverTheFileSays) {
   }
 }
 
+/// As tokenizers 0.23 decodes: 0.22 left the space out.
+TEST(TokenizerJson, DecodesANormalizedTokenWithItsSpace) {
+  json file = with_token("<im>", true);
+  file["normalizer"] = json::parse(R"({"type": "Sequence", "normalizers": [
+    {"type": "Prepend", "prepend": "_"}, {"type": "Replace", "pattern": {"String": " "}, "content": "_"}]})");
+  file["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [
+    {"type": "Replace", "pattern": {"String": "_"}, "content": " "}, {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
+  const auto tokenizer = parse(file);
+  const auto id = file["added_tokens"][1]["id"].get<std::int32_t>();
+  EXPECT_THAT(tokenizer->encode("a <im> a"), ::testing::Contains(id));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a <im> a")), "a <im> a");
+  EXPECT_EQ(tokenizer->bytes_of(id), " <im>");
+  EXPECT_EQ(tokenizer->find("<im>"), id);
+}
+
+TEST(TokenizerJson, KnowsWhichIdsAreUnused) {
+  json file = smallest();
+  file["model"]["vocab"]["d"] = 7;
+  file["added_tokens"][0]["id"] = 5;
+  const auto tokenizer = parse(file);
+  std::vector<int> used;
+  for (int id = -1; id < 10; ++id) {
+    if (tokenizer->has(id)) used.push_back(id);
+  }
+  EXPECT_THAT(used, ElementsAre(0, 1, 2, 3, 5, 7));
+}
+
 /// The ids of tokenizers 0.23.
 TEST(TokenizerJson, WhiteSpaceThatATokenHasTakenAlongIsNoTokenAgain) {
   json file = smallest();
