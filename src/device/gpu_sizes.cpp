@@ -59,7 +59,7 @@ class GpuSizes final : public OperationSizes {
 
 void require_gpu_heads(std::int64_t head_dim) {
   if (head_dim <= kMostGpuHeadDim) return;
-  throw_user_error("the model has heads of {} elements, and GPUs take at most {}; use cpu as the device",
+  throw_user_error("the model has head_dim = {}, and GPUs have kernels for at most {}; use cpu as the device",
                    head_dim, kMostGpuHeadDim);
 }
 

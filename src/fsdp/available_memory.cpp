@@ -2,6 +2,7 @@
 #include "llampi/fsdp/available_memory.hpp"
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/compute.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/workspace.hpp"
 
@@ -45,6 +46,12 @@ AvailableMemory available_to_all(comm::World& world, const comm::Compute& comput
           .one_memory = !compute.on_gpu(),
           .on_device = least[0],
           .on_host = least[1]};
+}
+
+std::unique_ptr<device::OperationSizes> sizes_for_all(comm::World& world, const comm::Compute& compute,
+                                                      int threads) {
+  const auto most = static_cast<int>(comm::max_over_ranks(world, std::int64_t{threads}));
+  return compute.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(most);
 }
 
 }  // namespace llampi::fsdp

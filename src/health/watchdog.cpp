@@ -324,14 +324,14 @@ void Watchdog::Thread::judge_the_others(double now) {
   const auto ended = [&](int monitor) {  // without having told why
     return relay_.exited().contains(monitor) && !relay_.left().contains(monitor);
   };
-  const bool ends = was_asked && std::any_of(monitors_.begin(), monitors_.end(), ended);
-  const double patience = ends ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
+  const bool one_ended = std::any_of(monitors_.begin(), monitors_.end(), ended);
+  const double patience =
+      was_asked && one_ended ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
   const auto lost = [&](int monitor) {
     return ended(monitor) || relay_.silent_seconds(monitor, now) > patience;
   };
   if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
   if (was_asked) end_job("");
-  const bool one_ended = std::any_of(monitors_.begin(), monitors_.end(), ended);
   const char* const reason = one_ended ? "a rank exited" : "no heartbeat from a monitor";
   relay_.ask(reason, true, now);
   const Standing own = own_standing(now);

@@ -7,7 +7,6 @@
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/fsdp/available_memory.hpp"
@@ -24,11 +23,9 @@ fsdp::Strategy fitting_strategy(comm::World& world, const InferenceSession& sess
   auto memory = fsdp::available_to_all(world, session.compute);
   for (auto* const available : {&memory.on_device, &memory.on_host})  // of what others may take meanwhile
     *available = available->value() / 10 * 9;
-  const auto most_threads = static_cast<int>(comm::max_over_ranks(world, static_cast<std::int64_t>(threads)));
+  const auto sizes = fsdp::sizes_for_all(world, session.compute, threads);
   bool fits = false;
   comm::agree(world, [&] {
-    const auto sizes =
-        session.compute.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(most_threads);
     const auto mesh =
         fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
     fits = fsdp::make_fit_question(*session.model, options, mesh, *sizes, memory).fits_with(options);

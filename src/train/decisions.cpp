@@ -66,13 +66,6 @@ LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
   return {fsdp::available_to_all(world, compute), {gpu[0], static_cast<int>(gpu[1])}};
 }
 
-/// Of operations, alike on all ranks: some of a CPU grow with its threads, of which nodes may have different numbers. Collective.
-std::unique_ptr<device::OperationSizes> largest_sizes(const BeginningRun& run) {
-  const std::int64_t own = comm::threads_per_rank(run.world, run.config.run.threads);
-  const auto threads = static_cast<int>(comm::max_over_ranks(run.world, own));
-  return run.compute.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(threads);
-}
-
 /// In one line; empty if neither was `auto`.
 std::string rooms_in_words(const Decisions& decisions) {
   std::string words;
@@ -93,7 +86,8 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
   const Hardware hardware = hardware_of(run);
   const auto mesh =
       fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
-  const auto sizes = largest_sizes(run);
+  const auto sizes =
+      fsdp::sizes_for_all(world, run.compute, comm::threads_per_rank(world, config.run.threads));
   comm::agree(world, [&] {
     const auto options_of = [&](const Config& some) {
       return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);

@@ -10,6 +10,7 @@ class Channel;
 class Group;
 class Work;
 class World;
+struct Compute;
 struct Topology;
 
 enum class ReduceOp : std::uint8_t { sum, max };

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
-#include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 
 namespace llampi::fsdp {
@@ -52,5 +53,9 @@ struct AvailableMemory {
 
 /// What every rank of a job that runs has, so that all decide the same. Collective.
 AvailableMemory available_to_all(comm::World& world, const comm::Compute& compute);
+/// Of operations, the same on all ranks: some of a CPU grow with its threads, and nodes may differ in these. Collective.
+/// @param threads of this rank
+std::unique_ptr<device::OperationSizes> sizes_for_all(comm::World& world, const comm::Compute& compute,
+                                                      int threads);
 
 }  // namespace llampi::fsdp
