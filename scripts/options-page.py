@@ -22,7 +22,7 @@ KEYS = """## Keys of llampi train
 
 A key can be in the file that `--config` names (`[train]`, then `steps = 20`), on the command line (`--train.steps=20`), or in the environment
 (`LLAMPI_TRAIN_STEPS=20`). The command line wins over the environment, the environment over the file. `llampi plan` takes the same keys.
-Another variable that begins with `LLAMPI_` is refused, but for what modules set for a program that they provide, such as `LLAMPI_ROOT`.
+Another variable that begins with `LLAMPI_` is refused, except `LLAMPI_PLUGIN_DIR` ([Library](library.md)) and what modules set for a program that they provide, such as `LLAMPI_ROOT`.
 
 """
 

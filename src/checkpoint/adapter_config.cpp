@@ -101,13 +101,13 @@ TensorSums sums_in(const nlohmann::json& config, const std::string& source) {
 }  // namespace
 
 std::string adapter_config_text(const AdapterInfo& info, std::int64_t layers) {
-  return config_json(info, layers).dump(2) + "\n";
+  return config_json(info, layers).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string adapter_text(const AdapterInfo& info, std::int64_t layers) {
   Json json = config_json(info, layers);
   json[kBaseSums] = info.base_sums;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 AdapterInfo parse_adapter(const std::string& text, const std::string& source) {

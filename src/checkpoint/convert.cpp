@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "checkpoint/chat_export.hpp"
+#include "checkpoint/finite_weights.hpp"
 #include "checkpoint/peft_names.hpp"
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
@@ -278,8 +280,8 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   comm::on_rank_0(world, [&] { held = open_output(request, log); });
   if (exported.adapter)
     exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
-  export_weights(world, *exported.source, request.output,
-                 {request.dtype, request.max_shard_bytes, request.overwrite});
+  const FiniteWeights weights(std::move(exported.source));
+  export_weights(world, weights, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
   comm::on_rank_0(world, [&] {
     copy_tokenizer(request, log);
     const auto text = export_chat(request.output, exported.chat_template,
@@ -288,7 +290,8 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
     warn_of_class(request.output, exported.config.family().model_type, log);
     warn_of_added_tokens(request.output, log);
   });
-  report(log, request.output, exported.source->tensors(), request.dtype, steady_seconds() - begin);
+  weights.warn(world, log);
+  report(log, request.output, weights.tensors(), request.dtype, steady_seconds() - begin);
 }
 
 void export_adapter(comm::World& world, const ExportRequest& request, const Log& log) {
@@ -367,8 +370,10 @@ void import_folder(comm::World& world, const fs::path& folder, const fs::path& c
     refuse_input(checkpoint, folder);
   });
   comm::on_rank_0(world, [&] { io::clear_leftovers(io::follow_links(checkpoint), log); });
-  import_weights(world, *source, checkpoint, {config.json, ""}, overwrite);
-  report(log, checkpoint, source->tensors(), DType::float32, steady_seconds() - begin);
+  const FiniteWeights weights(std::move(source));
+  import_weights(world, weights, checkpoint, {config.json, ""}, overwrite);
+  weights.warn(world, log);
+  report(log, checkpoint, weights.tensors(), DType::float32, steady_seconds() - begin);
 }
 
 }  // namespace llampi::checkpoint

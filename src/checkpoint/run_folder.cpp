@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of checkpoints in a run folder.
+#include "llampi/checkpoint/run_folder.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>

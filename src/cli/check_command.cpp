@@ -266,7 +266,7 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
     json["checks"] = to_json(checks);
     json["figures"] = to_json(result.figures);
     if (!machine.empty()) json["figures"].update(to_json(compared));
-    print(json.dump() + "\n");
+    print(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
   if (prints) print(failed == 0 ? "no check failed\n" : fmt::format("{} failed\n", count(failed, "check")));
   return failed == 0 ? kDone : kFailed;

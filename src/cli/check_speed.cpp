@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 #include "cli/keys.hpp"
 #include "cli/plan_machine.hpp"
@@ -48,13 +47,6 @@ std::string missing(const plan::MachineSpeed& machine, const measure::Result& me
   return "";
 }
 
-/// On CPUs, where the ranks add up what they received: a rank reads its part of every rank's array and writes the sum. The plan's link
-/// figures are of bytes that are moved.
-double seconds_of_sums(const plan::Figures& figures, int ranks, double whole_bytes) {
-  const double cost = plan::costs_of(*figures.machine, figures.share, {})[plan::Term::array_bytes];
-  return cost * (ranks + 1) * whole_bytes / ranks;
-}
-
 /// Of the largest messages.
 std::vector<MeasuredCollective> largest_collectives(const measure::Result& measured,
                                                     const plan::Figures& figures) {
@@ -73,9 +65,7 @@ std::vector<MeasuredCollective> largest_collectives(const measure::Result& measu
       if (row.seconds * row.rate > bytes) largest = &row, bytes = row.seconds * row.rate;
     }
     if (largest == nullptr) continue;
-    double seconds = plan::seconds(phases_of(network, group, bytes * 1e9, figures.speed.route));
-    if (figures.speed.backend == comm::Backend::mpi && std::string_view(name) != "all_gather")
-      seconds += seconds_of_sums(figures, group.ranks, bytes * 1e9);
+    const double seconds = plan::seconds(phases_of(network, group, bytes * 1e9, figures.speed.route));
     found.push_back({.name = name,
                      .seconds = largest->seconds,
                      .bus_rate = largest->bus_rate,
@@ -138,6 +128,7 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
   plan::Machine planned = machine_of(request, config, shape);
   shape = train::resolved(shape, config);
   place_ranks(request, shape, planned);
+  shape.memory = measured.memory;  // as a run decides by it
   const plan::Figures known = *figures_of(request, planned, config, world.topology().node_of_rank);
   result.collectives = largest_collectives(measured, known);
   result.checks.push_back(verdict_on_collectives(result.collectives, machine.name));

@@ -189,7 +189,8 @@ Spelled spelled_tokens(double& target) {
                   if (place == kUnits.npos || unit + 1 != end) return false;
                   for (std::size_t i = 0; i <= place; ++i) factor *= 1e3;
                 }
-                if (error != std::errc() || !(value >= 0) || !std::isfinite(value * factor)) return false;
+                constexpr double kMost = 1e18;
+                if (error != std::errc() || !(value >= 0) || !(value * factor <= kMost)) return false;
                 target = value * factor;
                 return true;
               },

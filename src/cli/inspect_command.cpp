@@ -300,7 +300,7 @@ int inspect_command(const Arguments& arguments) {
   Json description = describe(request.file);
   if (request.json) {
     if (request.verify) description["verified"] = verified;
-    print(description.dump() + "\n");
+    print(description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return kDone;
   }
   print(request.file + "\n" + for_people(description, 2));

@@ -207,8 +207,12 @@ void check_options(const PlanRequest& r) {
   if (r.tune && !r.svg.empty())
     throw_user_error(
         "--svg is not possible with --tune; write the configuration with --output, then plan it");
-  for (const auto& [given, option] :
-       {std::pair(r.details, "--details"), {r.units, "--units"}, {r.actions, "--actions"}}) {
+  if (r.machine.tokens > 0 && r.machine.tflops > 0)
+    throw_user_error("--tokens needs the figures of a machine file; use --machine without --tflops");
+  for (const auto& [given, option] : {std::pair(r.details, "--details"),
+                                      {r.units, "--units"},
+                                      {r.actions, "--actions"},
+                                      {r.machine.tokens > 0, "--tokens"}}) {
     if (r.tune && given)
       throw_user_error("{} is not possible with --tune; write the configuration with --output, then plan it",
                        option);

@@ -34,26 +34,21 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
   if (machine.nodes() > 1 && r.network_gb_s == 0 && !has("network_gb_s"))
     throw_user_error("{} with several nodes needs the speed of their network; add --network-gb-s", asks);
   const auto value = [&](double given, const char* key, double otherwise) {
-    return given > 0 || !figures ? given : figures->value_or(key, otherwise);
+    return given > 0 ? given : figures ? figures->value_or(key, otherwise) : otherwise;
   };
   plan::NetworkSpeed network;
   network.ranks_share_nics = machine.backend == comm::Backend::mpi;
-  network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9, kInNodeLatency};
+  network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9,
+                     value(0, "in_node_latency_us", kInNodeLatency * 1e6) * 1e-6};
   // A GPU does not reach the NICs of others that are idle.
   const bool is_of_file = figures && r.network_gb_s == 0;  // otherwise it is of the user's nodes
   const double sharers = is_of_file && machine.backend == comm::Backend::nccl
                              ? std::max<double>(per_node, figures->value_or("gpus_per_node", 1))
                              : per_node;
-  network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / sharers, r.latency_us * 1e-6};
-  if (figures) {
-    network.in_node.latency_seconds = figures->value_or("in_node_latency_us", kInNodeLatency * 1e6) * 1e-6;
-    network.seconds_per_message = figures->value_or("message_us", network.seconds_per_message * 1e6) * 1e-6;
-    network.bandwidth_reached = figures->value_or("bandwidth_reached", network.bandwidth_reached);
-    if (r.latency_us == 0)
-      network.between_nodes.latency_seconds = figures->value_or("network_latency_us", kLatency * 1e6) * 1e-6;
-  } else if (r.latency_us == 0) {
-    network.between_nodes.latency_seconds = kLatency;
-  }
+  network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / sharers,
+                           value(r.latency_us, "network_latency_us", kLatency * 1e6) * 1e-6};
+  network.seconds_per_message = value(0, "message_us", network.seconds_per_message * 1e6) * 1e-6;
+  network.bandwidth_reached = value(0, "bandwidth_reached", network.bandwidth_reached);
   return network;
 }
 
@@ -120,9 +115,9 @@ std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Mac
                                         const train::Config& config, const std::vector<int>& node_of_rank) {
   if (r.tflops == 0 && r.machine.empty()) {
     if (r.tokens > 0) throw_user_error("--tokens needs the figures of a machine; add --machine");
-    if (r.in_node_gb_s > 0 || r.network_gb_s > 0)
+    if (r.in_node_gb_s > 0 || r.network_gb_s > 0 || r.latency_us > 0)
       throw_user_error(
-          "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
+          "--in-node-gb-s, --network-gb-s and --latency-us need the speed of computation; add --tflops, or --machine");
     return std::nullopt;
   }
   plan::Figures figures;

@@ -107,7 +107,7 @@ std::string tokenize_json(const data::TokenizeOptions& options, const data::Toke
   json["dropped"] = done.dropped;
   if (options.held_out > 0) json["held_out"] = json_of(done.held_out, options);
   json["seconds"] = seconds;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace llampi::cli

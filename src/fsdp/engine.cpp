@@ -212,7 +212,7 @@ struct Engine::Impl {
   Arenas arenas;
   /// Page-locked: neither copy of the scalars holds the host up.
   device::Memory transit = allocate_transit();
-  StateViews views{model, options, compiled, arenas, *shards, *replicas};
+  StateViews views{options, compiled, arenas, *shards, *replicas};
   Snapshot snapshot{device, compiled, views, arenas};
   std::vector<Fp8WeightPlace> fp8_weights =
       find_fp8_weights(compiled.specs, compiled.units, model.parameters());

@@ -9,6 +9,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/plan/calibration.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/open_compute.hpp"
@@ -73,6 +74,10 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
   };
   const char* const note = links->bounded ? "a guess: small collectives took about as long as large ones"
                                           : "fitted to all_gather and reduce_scatter of llampi bench";
+  if (!one_node && result.gpu != "cpu")
+    log.warning(
+        "network_gb_s in the machine file is that of one GPU of a node: where each has a NIC of its own, multiply it by the GPUs of a "
+        "node, and add that number as gpus_per_node");
   machine.set("bandwidth_reached", figure(1, "the bandwidths are those that collectives reach"));
   machine.set("message_us", figure(0, "part of the latency"));
   const double rate = plan::rounded(1e-9 / links->seconds_of_byte),
@@ -89,16 +94,16 @@ void add_links(plan::MachineSpeed& machine, const Result& result, const Log& log
 /// The same on all ranks, which are to compile the same steps by it: what every rank has. Collective.
 train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, int threads) {
   const auto& gpu = compute.gpu_properties;
-  std::int64_t least[] = {-threads, gpu.memory_bytes, 100 * gpu.major + gpu.minor};  // of threads the most
+  std::int64_t least[] = {-threads, 100 * gpu.major + gpu.minor};  // of threads the most
   comm::min_over_ranks(world, least);
   train::RunShape shape = train::shape_of(world.topology());
   shape.threads = static_cast<int>(-least[0]);
+  shape.memory = fsdp::available_to_all(world, compute);
   if (compute.on_gpu()) {
     shape.hardware = train::Hardware::gpu;
-    shape.memory = plan::Machine{.backend = comm::Backend::nccl, .memory_bytes = least[1]}.memory();
     shape.gpu = gpu.name;
-    shape.gpu_major = static_cast<int>(least[2] / 100);
-    shape.gpu_minor = static_cast<int>(least[2] % 100);
+    shape.gpu_major = static_cast<int>(least[1] / 100);
+    shape.gpu_minor = static_cast<int>(least[1] % 100);
   }
   return shape;
 }
@@ -117,6 +122,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   const train::RunShape shape =
       shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
   result.threads = shape.threads;
+  result.memory = shape.memory;
   const Bench bench{.world = world,
                     .compute = compute,
                     .config = config,

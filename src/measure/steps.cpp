@@ -21,6 +21,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/core/words.hpp"
 #include "llampi/io/temporary_file.hpp"
+#include "llampi/train/run_checkpoints.hpp"
 #include "measure/operation_times.hpp"
 
 namespace llampi::measure {
@@ -162,8 +163,12 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   const auto stored = checkpoint::stored_tensors(engine);
   const auto infos = checkpoint::tensor_infos(engine, stored);
   const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save(), stored);
+  const checkpoint::FileSettings settings = train::file_settings(bench.config);
   std::int64_t bytes = 0;
-  for (const auto& piece : pieces) bytes += piece.elements() * (piece.exp_avg.elements() > 0 ? 12 : 4);
+  for (const auto& piece : pieces) {
+    const std::int64_t of_moments = piece.exp_avg.elements() > 0 ? 2 * size_of(settings.moments) : 0;
+    bytes += piece.elements() * (size_of(DType::float32) + of_moments);
+  }
   bytes = comm::sum_over_ranks(bench.world, bytes);
   const auto number = comm::from_rank_0(bench.world, [] { return static_cast<std::int64_t>(::getpid()); });
   const std::filesystem::path file = bench.settings.folder / fmt::format("llampi-bench-{}.h5", number);
@@ -183,12 +188,13 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   bench.world.barrier();
   double begin = steady_seconds();
   checkpoint::save_checkpoint(bench.world, bench.compute.device(), file,
-                              {infos, pieces, {.step = 1}, {"{}", ""}});
+                              {infos, pieces, {.step = 1}, {"{}", ""}}, settings);
   add("save", begin);
   bench.world.barrier();
   begin = steady_seconds();
   checkpoint::load_checkpoint(bench.world, bench.compute.device(), file, infos,
-                              checkpoint::tensor_pieces(engine, engine.pieces_to_load(), stored));
+                              checkpoint::tensor_pieces(engine, engine.pieces_to_load(), stored),
+                              {.io = settings.io});
   add("load, from the page cache", begin);
 }
 

@@ -168,7 +168,7 @@ std::string to_json(const MachineSpeed& machine) {
     json["figures"][std::string(kFigureKinds[i].key)] = {
         {"value", figure->value}, {"source", word_of(figure->source)}, {"note", figure->note}};
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::vector<std::string> known_machines() {

@@ -2,6 +2,7 @@
 #include "llampi/plan/tune.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "llampi/core/error.hpp"
@@ -36,16 +37,20 @@ class Search {
   using Level = std::ptrdiff_t;  // of recomputation: an index
 
   void reject(Rejection why, const Choice& choice) { ++tuning_.rejected[why][choice.sharding.strategy]; }
-  /// Nothing if it cannot be had.
-  std::optional<Trial> attempt(const Choice& choice) {
-    ++tuning_.tries;
+  /// What `work` returns. Nothing, and the choice is rejected, where a run would refuse it or the machine file cannot predict it.
+  template <class Work>
+  std::optional<std::invoke_result_t<Work>> if_possible(const Choice& choice, const Work& work) {
     try {
-      return try_(choice);
+      return work();
     } catch (const UserError& error) {
       reject(Rejection::impossible, choice);
       tuning_.impossible.emplace(choice.sharding.strategy, error.what());
       return std::nullopt;
     }
+  }
+  std::optional<Trial> attempt(const Choice& choice) {
+    ++tuning_.tries;
+    return if_possible(choice, [&] { return try_(choice); });
   }
   bool too_slow(double seconds) const { return best_ && seconds > *best_ * kTie; }
 
@@ -79,11 +84,15 @@ class Search {
                                        end <= fast_end ? Rejection::offload_not_needed : Rejection::slower);
       if (!fit) continue;
       fitting.emplace_back(offloading, fit->level);
-      if (too_slow(fit->trial.at_least())) {
+      const auto at_least = if_possible(choice, fit->trial.at_least);
+      if (!at_least) continue;
+      if (too_slow(*at_least)) {
         reject(Rejection::slower, choice);
         continue;
       }
-      tuning_.timed.push_back(fit->trial.time());
+      auto timed = if_possible(choice, fit->trial.time);
+      if (!timed) continue;
+      tuning_.timed.push_back(std::move(*timed));
       const double seconds = tuning_.timed.back().time.seconds;
       best_ = std::min(best_.value_or(seconds), seconds);
     }
@@ -119,8 +128,9 @@ class Search {
     if (!most->fits()) {
       if (end == std::ssize(space_.checkpointing)) {
         why = most->fits_on_device ? Rejection::host_memory : Rejection::device_memory;
-        auto& bytes = tuning_.least_needed_bytes;
-        bytes = bytes == 0 ? most->needed_bytes : std::min(bytes, most->needed_bytes);
+        const std::int64_t needed = most->fits_on_device ? most->host_needed_bytes : most->needed_bytes;
+        auto& least = most->fits_on_device ? tuning_.least_host_needed_bytes : tuning_.least_needed_bytes;
+        least = least == 0 ? needed : std::min(least, needed);
       }
       reject(why, choice);
       return std::nullopt;
@@ -134,9 +144,13 @@ class Search {
         least = {middle, std::move(*trial)};
         continue;
       }
-      if (middle == 0 && too_slow(trial->at_least())) {
-        reject(Rejection::slower, choice);
-        return std::nullopt;
+      if (middle == 0) {
+        const auto at_least = if_possible(choice, trial->at_least);
+        if (!at_least) return std::nullopt;
+        if (too_slow(*at_least)) {
+          reject(Rejection::slower, choice);
+          return std::nullopt;
+        }
       }
       low = middle + 1;
     }
@@ -159,10 +173,11 @@ class Search {
       choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
       const auto trial = attempt(choice);
       if (!trial || !trial->fits()) continue;
-      TimedChoice timed = trial->time();
+      auto timed = if_possible(choice, trial->time);
+      if (!timed) continue;
       const bool leaves_room =
-          static_cast<double>(timed.needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
-      if (timed.time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(timed));
+          static_cast<double>(timed->needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
+      if (timed->time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(*timed));
     }
     order(levels);
     best = levels.front();

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/plan/tune_config.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "llampi/core/integers.hpp"
@@ -27,7 +30,7 @@ constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are print
 
 bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware::gpu; }
 
-/// That lie inside nodes, or take whole nodes; the ranks of a node are 0.
+/// That lie inside nodes, or take whole nodes, and that of the configuration; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
   const Machine& m = q.machine;
   const int per_node = m.most_ranks_on_a_node();
@@ -36,7 +39,8 @@ std::vector<int> group_sizes(const TuneQuestion& q) {
     const auto size = static_cast<int>(divisor);
     if (size == 1 || size == m.ranks) continue;
     const bool is_node = m.even() && size == per_node;
-    if (per_node % size == 0 || size % per_node == 0) sizes.push_back(is_node ? 0 : size);
+    const bool is_given = q.config.fsdp.shard_group_size == size;
+    if (per_node % size == 0 || size % per_node == 0 || is_given) sizes.push_back(is_node ? 0 : size);
   }
   return sizes;
 }
@@ -179,27 +183,24 @@ class Trials {
   explicit Trials(const TuneQuestion& question) : q_(question) {}
 
   Trial operator()(const Choice& choice) const {
-    try {
+    return in_words([&] {
       const train::Config config = with_choice(q_, choice);
       // Room for deterministic attention is decided last, by what is left.
       const Run searched = compile(with_room(config, most_room() / 8), kMicroBatches);
       Trial trial;
-      const auto [needed, host_needed] = bytes_of(config, *searched);
-      trial.needed_bytes = needed;
-      trial.fits_on_device = memory_.device_holds(needed);
-      trial.fits_on_host = memory_.host_holds(host_needed);
+      std::tie(trial.needed_bytes, trial.host_needed_bytes) = bytes_of(config, *searched);
+      trial.fits_on_device = memory_.device_holds(trial.needed_bytes);
+      trial.fits_on_host = memory_.host_holds(trial.host_needed_bytes);
       trial.at_least = [this, config, searched] {
-        return time(config, *searched, with_most_room(searched->options)).seconds;
+        return in_words([&] { return time(config, *searched, with_most_room(searched->options)).seconds; });
       };
       trial.time = [this, config, choice] {
-        TimedChoice timed = measured(config, kMicroBatches);
+        TimedChoice timed = in_words([&] { return measured(config, kMicroBatches); });
         timed.choice = choice;
         return timed;
       };
       return trial;
-    } catch (const UserError& error) {
-      throw UserError(sentence_of(error, q_.name_of));
-    }
+    });
   }
 
   /// Seconds of layers and optimizer, which are least with full_shard and the same with all offloading; 0 if full_shard cannot be had.
@@ -220,14 +221,19 @@ class Trials {
     return computing_[key] = seconds;
   }
 
-  /// With what `auto` chooses of activations, which is more than the search tries: what feed-forwards save in host memory.
-  TimedChoice with_decided_activations(const Choice& choice) const {
+  /// With what `auto` chooses of activations, which is more than the search tries: what feed-forwards save in host memory. Nothing
+  /// if the machine file cannot predict it.
+  std::optional<TimedChoice> with_decided_activations(const Choice& choice) const {
     train::Config config = with_choice(q_, choice);
     config.activation.checkpointing.reset();
     config.activation.offload.reset();
-    TimedChoice timed = measured(config, kMicroBatches);
-    timed.choice.numbers = choice.numbers;
-    return timed;
+    try {
+      TimedChoice timed = measured(config, kMicroBatches);
+      timed.choice.numbers = choice.numbers;
+      return timed;
+    } catch (const UserError&) {
+      return std::nullopt;
+    }
   }
 
   /// As a run would have it, with all its micro-batches, if there are not very many.
@@ -235,6 +241,16 @@ class Trials {
 
  private:
   using Run = std::shared_ptr<const train::CompiledRun>;
+
+  /// @throws UserError as `work` does, with the options of this program
+  template <class Work>
+  std::invoke_result_t<Work> in_words(const Work& work) const {
+    try {
+      return work();
+    } catch (const UserError& error) {
+      throw UserError(sentence_of(error, q_.name_of));
+    }
+  }
 
   double seconds_of_computing(const train::Config& config) const {
     const Run run = compile(with_room(config, most_room() / 8), 2);
@@ -261,10 +277,11 @@ class Trials {
       run = compile(config, most_micro_batches, left_by_inputs(config, *run));
       std::tie(needed, host_needed) = bytes_of(config, *run);
     }
-    TimedChoice timed{.choice = {},
-                      .time = time(config, *run, run->options),
-                      .needed_bytes = needed,
-                      .host_needed_bytes = host_needed};
+    TimedChoice timed;
+    timed.time = time(config, *run,
+                      run->options);  // GCC 12 destroys members of an aggregate twice if a later one throws
+    timed.needed_bytes = needed;
+    timed.host_needed_bytes = host_needed;
     timed.fits = memory_.device_holds(needed) && memory_.host_holds(host_needed);
     timed.choice = {
         .sharding = {run->options.strategy, run->options.shard_group_size,
@@ -375,11 +392,18 @@ std::string nothing_fits(const TuneQuestion& q, const Tuning& tuning) {
   if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
     return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"),
                        tuning.impossible.begin()->second);
+  std::vector<std::string> needs;
+  if (tuning.least_needed_bytes > 0)
+    needs.push_back(fmt::format("even the smallest needs {}, but {} has {}",
+                                format_bytes(tuning.least_needed_bytes), q.machine.device_in_words(),
+                                q.machine.memory_in_words()));
+  if (tuning.least_host_needed_bytes > 0)
+    needs.push_back(fmt::format("with offloading a node needs {} of host memory at least, but has {}",
+                                format_bytes(tuning.least_host_needed_bytes),
+                                format_bytes(q.machine.host_memory_bytes)));
   return fmt::format(
-      "none of {} fits: even the smallest needs {}, but {} has {}; use more ranks, a shorter data.seq_len or "
-      "state in bfloat16{}",
-      count(tuning.candidates, "combination"), format_bytes(tuning.least_needed_bytes),
-      q.machine.device_in_words(), q.machine.memory_in_words(),
+      "none of {} fits: {}; use more ranks, a shorter data.seq_len or state in bfloat16{}",
+      count(tuning.candidates, "combination"), fmt::join(needs, ", and "),
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }
 
@@ -392,9 +416,9 @@ void put_decided_activations_first(const TuneQuestion& q, const Trials& trials,
     return;
   std::optional<TimedChoice> best;
   for (std::size_t i = 0; i < std::min(timed.size(), kBest); ++i) {
-    const TimedChoice decided = trials.with_decided_activations(timed[i].choice);
+    const auto decided = trials.with_decided_activations(timed[i].choice);
     const double to_beat = (best ? *best : timed.front()).time.seconds;
-    if (decided.fits && decided.time.seconds < to_beat) best = decided;
+    if (decided && decided->fits && decided->time.seconds < to_beat) best = decided;
   }
   if (best) timed.insert(timed.begin(), *best);
 }

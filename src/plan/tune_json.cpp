@@ -55,7 +55,7 @@ std::string to_json(const Tuning& tuning, const std::optional<TimedChoice>& conf
     json["changed"][key] = before;
   }
   json["notes"] = notes;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace llampi::plan

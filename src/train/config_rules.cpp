@@ -94,6 +94,10 @@ void check_run(const Config& c) {
     throw_user_error("train.steps = {} and train.epochs = {} are both given; set one of them to 0",
                      c.train.steps, c.train.epochs);
   }
+  if (constexpr double kMostEpochs = 1e9; c.train.epochs > kMostEpochs) {
+    throw_user_error("train.epochs = {:g} is more than any run takes; use at most {:g}", c.train.epochs,
+                     kMostEpochs);
+  }
   if (c.train.eval_every != 0 && c.data.eval.empty()) {
     throw_user_error("train.eval_every = {} needs data.eval; name a token file, or set it to 0",
                      c.train.eval_every);

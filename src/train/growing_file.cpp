@@ -14,7 +14,7 @@ bool GrowingFile::append(std::string_view bytes) try {
   unwritten_ += bytes;
   write();
   return true;
-} catch (const UserError&) {
+} catch (const Error&) {
   return false;
 }
 

@@ -11,17 +11,17 @@
 
 namespace llampi::train {
 
-/// What is appended is given to the system at once or, while there is no room, kept in memory. One rank has it.
+/// What is appended is given to the system at once or, while that fails, kept in memory. One rank has it.
 class GrowingFile {
  public:
   /// Opens an existing file. @throws UserError if it cannot be written
   explicit GrowingFile(const std::filesystem::path& file);
 
-  /// True if all of it is written. @throws CallError for what the user cannot mend
+  /// True if all of it is written. Does not throw: whether the disk stays bad shows in sync().
   bool append(std::string_view bytes);
-  /// Everything is on disk when it returns. @throws UserError if there is no room
+  /// Everything is on disk when it returns. @throws UserError if there is no room, CallError for what the user cannot mend
   void sync();
-  /// That for which there was no room.
+  /// That which could not be written.
   const std::string& unwritten() const { return unwritten_; }
 
  private:

@@ -110,9 +110,6 @@ HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(made(file)) 
   if (ends_within_a_line(file)) append("");
 }
 
-void HistoryFile::append(const std::string& line) try {
-  static_cast<void>(file_.append(line + "\n"));
-} catch (const Error&) {  // stays in memory
-}
+void HistoryFile::append(const std::string& line) { static_cast<void>(file_.append(line + "\n")); }
 
 }  // namespace llampi::train

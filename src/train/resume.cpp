@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"

@@ -11,6 +11,7 @@
 
 #include "llampi/checkpoint/newest.hpp"
 #include "llampi/checkpoint/room.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
 

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -126,6 +127,15 @@ fs::path resolve_weights(const fs::path& weights, const Log& log) {
   warn_if_newest_vanished(weights, newest->file, newest->summary.state.step, log);
   log.info("{}: its newest checkpoint is {}", weights.string(), newest->file.string());
   return newest->file;
+}
+
+checkpoint::FileSettings file_settings(const Config& config) {
+  const auto& options = config.checkpoint;
+  return {.io = options.io,
+          .moments = options.state_dtype.value_or(config.optimizer.moment_dtype),
+          .stripes = options.stripes,
+          .stripe_bytes = options.stripe_bytes,
+          .writers_per_node = options.writers_per_node};
 }
 
 checkpoint::Retention retention_of(const Config& config) {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"

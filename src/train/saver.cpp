@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "llampi/checkpoint/engine_weights.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
@@ -40,15 +41,6 @@ bool works(const auto& work) try {
 }
 
 }  // namespace
-
-checkpoint::FileSettings file_settings(const Config& config) {
-  const auto& options = config.checkpoint;
-  return {.io = options.io,
-          .moments = options.state_dtype.value_or(config.optimizer.moment_dtype),
-          .stripes = options.stripes,
-          .stripe_bytes = options.stripe_bytes,
-          .writers_per_node = options.writers_per_node};
-}
 
 double guessed_seconds_to_save(const Config& config, const model::Model& model, int nodes) {
   double elements = 0;

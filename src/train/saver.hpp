@@ -22,8 +22,6 @@
 
 namespace llampi::train {
 
-/// As the configuration says.
-checkpoint::FileSettings file_settings(const Config& config);
 /// Of the engine, with moments where checkpoints have them.
 std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content);
 

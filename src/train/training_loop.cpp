@@ -114,16 +114,19 @@ bool TrainingLoop::do_what_is_due() {
   run_.report->describe_graphs();
   if (step == first_step_ + 1) warn_of_unsaved_run(config, last_seconds_, run_.total_steps - step, run_.log);
   if (run_.due(config.run.verify_replicas_every, step)) saves_.compare_replicas();
-  if (run_.due(config.train.eval_every, step)) {
-    const bool stops = tally_.stops() && step < run_.total_steps;
-    if (stops || !evaluate_now()) return false;
-  }
-  if (step == run_.total_steps) {
+  const bool is_last = step == run_.total_steps;
+  if (is_last) {
     saves_.save(config.checkpoint.content);
   } else if (!tally_.stops() &&
              (saves_.owes() || run_.due(config.checkpoint.every, step))) {  // else all is saved at once
     saves_.start();
   }
+  // Whatever becomes of the evaluation, what was due is saved.
+  if (!run_.due(config.train.eval_every, step)) return true;
+  if (!is_last) return !tally_.stops() && evaluate_now();
+  if (tally_.stops() || !evaluate_now())
+    run_.log.warning("step {} is not evaluated, because the run was told to stop: llampi evaluate can do it",
+                     step);
   return true;
 }
 
@@ -175,9 +178,12 @@ std::optional<TrainingLoop::UnreportedStep> TrainingLoop::compute_step(std::int6
 Outcome TrainingLoop::stop() {
   report_unreported_step();
   const bool idle = run_.state.step < first_step_;
-  if (!idle) saves_.save(CheckpointContent::all);  // so that it can continue
+  std::exception_ptr failure;
+  if (!idle)
+    failure = comm::common_failure([&] { saves_.save(CheckpointContent::all); });  // so that it can continue
+  run_.stopping.put_file_aside(run_.log);  // else it would stop the next job, too
+  if (failure) std::rethrow_exception(failure);
   traces_.write();
-  run_.stopping.put_file_aside(run_.log);
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
     run_.log.warning(
         "no step fitted into run.max_hours = {} ({:.1f} s): the start{} took {:.1f} s, and {:.1f} s are kept {}to save; "
@@ -350,8 +356,12 @@ void TrainingLoop::scale_loss(std::int64_t step, bool overflow) {
 bool TrainingLoop::evaluate_now() {
   const health::FlightPhase phase(run_.record, "evaluates");
   const double begin = steady_seconds();
-  const auto done = evaluate_file(run_.world, *run_.engine, *run_.inputs.eval_file, run_.inputs.batch_options,
-                                  [&] { return run_.state.step < run_.total_steps && all_told_to_stop(); });
+  std::optional<Evaluation> done;
+  const auto failure = comm::common_failure([&] {
+    done = evaluate_file(run_.world, *run_.engine, *run_.inputs.eval_file, run_.inputs.batch_options,
+                         [&] { return all_told_to_stop(); });
+  });
+  if (failure) end_without_data(failure);
   if (!done) return false;
   const auto& result = *done;
   evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
@@ -372,13 +382,15 @@ void TrainingLoop::throw_failures() {
     run_.log.info("the state is saved again after the next step, and training waits for that");
 }
 
-/// All ranks have finished the same step, so its state is saved first, as by a stop. Collective.
+/// All ranks have finished the same step, so its state is saved first, as by a stop; that of the last step is already. Collective.
 void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
   const std::string reason = message_of(failure, run_.texts.name_of);
-  run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
-  report_unreported_step();
-  if (const auto second = comm::common_failure([&] { saves_.save(CheckpointContent::all); }))
-    run_.log.warning("{}", message_of(second, run_.texts.name_of));
+  if (run_.state.step < run_.total_steps) {
+    run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
+    report_unreported_step();
+    if (const auto second = comm::common_failure([&] { saves_.save(CheckpointContent::all); }))
+      run_.log.warning("{}", message_of(second, run_.texts.name_of));
+  }
   try {
     std::rethrow_exception(failure);
   } catch (const UserError&) {

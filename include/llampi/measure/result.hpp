@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/plan/compute_time.hpp"
 
 namespace llampi::measure {
@@ -28,6 +29,7 @@ struct Result {
   std::string gpu;     ///< a key of device::known_gpus(); "cpu" on CPUs, "cuda" for others
   int ranks = 1, nodes = 1, ranks_on_node = 1, threads = 1;
   std::vector<Row> rows;
+  fsdp::AvailableMemory memory = {};  ///< that every rank had; in no file
 };
 
 /// A table for people.

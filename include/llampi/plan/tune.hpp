@@ -84,10 +84,11 @@ struct TimedChoice {
 /// What a choice would need, and, on request, take.
 struct Trial {
   bool fits_on_device = true, fits_on_host = true;
-  std::int64_t needed_bytes = 0;  ///< of a device
+  std::int64_t needed_bytes = 0;       ///< of a device
+  std::int64_t host_needed_bytes = 0;  ///< of a node with GPUs
   /// Seconds that a step takes at least, if there were all the memory that it could use.
   std::function<double()> at_least;
-  std::function<TimedChoice()> time;  ///< of a choice that fits
+  std::function<TimedChoice()> time;  ///< of a choice that fits. Both throw as Try does
 
   bool fits() const { return fits_on_device && fits_on_host; }
 };
@@ -107,7 +108,9 @@ struct Tuning {
   std::map<fsdp::Strategy, std::string> impossible;  ///< the first reason of each
   std::int64_t candidates = 0;
   std::int64_t tries = 0;  ///< plans that were made: candidates with one level of recomputation each
-  std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates, where nothing fits
+  std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates that do not fit there
+  std::int64_t least_host_needed_bytes =
+      0;  ///< of a node, over all that fit on the device, but not on the host
 
   std::int64_t left_out() const;  ///< sum of `rejected`
   /// The fastest of each sharding that was timed, `most` at most.

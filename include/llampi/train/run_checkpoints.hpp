@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
 
@@ -46,6 +47,9 @@ void warn_if_newest_vanished(const std::filesystem::path& run_dir, const std::fi
 /// anything else is taken as it is, also a model in the folder of a run, with a warning. One process calls it.
 /// @throws UserError if a run's folder has no checkpoint that can be read
 std::filesystem::path resolve_weights(const std::filesystem::path& weights, const Log& log);
+
+/// How checkpoints are written.
+checkpoint::FileSettings file_settings(const Config& config);
 
 /// Which checkpoints stay in run.dir.
 checkpoint::Retention retention_of(const Config& config);

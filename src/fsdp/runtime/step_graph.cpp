@@ -9,7 +9,7 @@
 namespace llampi::fsdp {
 namespace {
 
-constexpr std::int64_t kUnusedReplays = 100;  // of others, after which a graph is no longer in use
+constexpr std::int64_t kUnusedSteps = 100;  // after which a graph is no longer in use
 constexpr const char* kReplay = "replay of the captured step";
 
 /// Ends a capture that an exception breaks off.
@@ -35,17 +35,16 @@ class Capturing {
 }  // namespace
 
 bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts) {
-  if (seen_.insert(counts).second || issued_.contains(counts)) return executor_.run(step, inputs);
-  const auto known = std::find_if(captured_.begin(), captured_.end(),
-                                  [&](const auto& captured) { return captured.counts == counts; });
+  ++steps_;
+  drop_outgrown(counts);
+  if (seen_.insert(counts).second) return executor_.run(step, inputs);
+  const auto known = std::ranges::find(captured_, counts, &CapturedStep::counts);
   if (known != captured_.end()) {
-    known->used_at = replays_;
     std::rotate(known, known + 1, captured_.end());
   } else if (!capture(step, inputs, counts)) {
-    issued_.insert(counts);
-    ++without_room_;
     return executor_.run(step, inputs);
   }
+  captured_.back().used_at = steps_;
   const device::Range range(device_, kReplay);
   executor_.record().issue({kReplay});
   executor_.record().act("submitting it");  // to most devices at once
@@ -55,6 +54,8 @@ bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const Ba
 }
 
 bool StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts) {
+  const auto nodes_before = without_room_.find(counts);
+  if (nodes_before != without_room_.end() && !make_room(nodes_before->second)) return false;
   const device::Range range(device_, "capture of the step");
   Capturing capturing(device_);
   executor_.capture(step, inputs);
@@ -62,9 +63,16 @@ bool StepGraphs::capture(const BoundProgram& step, const RunInputs& inputs, cons
   ++captures_;
 
   const std::int64_t nodes = comm::max_over_ranks(world_, graph.nodes());
-  if (!make_room(nodes)) return false;
-  if (comm::on_any_rank(world_, !device_.instantiate(graph))) return false;
-  captured_.push_back({counts, std::move(graph), nodes, replays_});
+  if (!make_room(nodes)) {
+    without_room_[counts] = nodes;
+    return false;
+  }
+  if (comm::on_any_rank(world_, !device_.instantiate(graph))) {
+    without_room_[counts] = most_nodes_ + 1;  // whatever else goes
+    return false;
+  }
+  without_room_.erase(counts);
+  captured_.push_back({counts, std::move(graph), nodes});
   return true;
 }
 
@@ -74,13 +82,25 @@ std::int64_t StepGraphs::nodes() const {
   return nodes;
 }
 
+void StepGraphs::drop_outgrown(const BatchCounts& counts) {
+  const auto counts_documents = [](const BatchCounts& of) { return of.lengths != BatchCounts().lengths; };
+  if (!counts_documents(counts)) return;
+  const auto is_outgrown = [&](const BatchCounts& other) {
+    return counts_documents(other) && (other.segments != counts.segments || other.lengths != counts.lengths);
+  };
+  std::erase_if(captured_, [&](const auto& captured) { return is_outgrown(captured.counts); });
+  std::erase_if(without_room_, [&](const auto& kind) { return is_outgrown(kind.first); });
+}
+
 /// The same graphs go on all ranks.
 bool StepGraphs::make_room(std::int64_t nodes) {
-  while (this->nodes() + nodes > most_nodes_) {
-    if (captured_.empty() || replays_ - captured_.front().used_at < kUnusedReplays) return false;
-    issued_.insert(captured_.front().counts);
-    captured_.erase(captured_.begin());
+  std::int64_t in_all = this->nodes() + nodes;
+  auto kept = captured_.begin();
+  for (; in_all > most_nodes_; ++kept) {
+    if (kept == captured_.end() || steps_ - kept->used_at < kUnusedSteps) return false;
+    in_all -= kept->nodes;
   }
+  captured_.erase(captured_.begin(), kept);
   return true;
 }
 

@@ -8,14 +8,15 @@
 // replayed only by all ranks together. The numbers are the same without graphs, and so are the bits.
 //
 // There is room for so many nodes (EngineOptions::graph_nodes). A graph that was not replayed for long gives way to another; while those that
-// are kept are in use, steps of another kind are issued. What gave way is issued, too, if it comes again: to instantiate a graph again
-// and again would take longer.
+// are kept are in use, steps of another kind are issued. Numbers of documents never fall (RoundedCounts): once they have grown, the
+// graphs of smaller ones go at once, since no step is like them again.
 //
 // A step is issued all the same if somebody observes it, or if a snapshot was taken just before: a graph
 // could only wait for the copies as a whole, while of a step that is issued the update alone does.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -37,19 +38,21 @@ class StepGraphs {
   void forget() {
     seen_.clear();
     captured_.clear();
-    issued_.clear();
+    without_room_.clear();
   }
-  GraphCounts counts() const { return {replays_, captures_, nodes(), without_room_}; }
+  GraphCounts counts() const { return {replays_, captures_, nodes(), std::ssize(without_room_)}; }
 
  private:
   struct CapturedStep {
     BatchCounts counts;  ///< that operations were issued for
     device::Graph graph;
     std::int64_t nodes = 0;    ///< the most of all ranks
-    std::int64_t used_at = 0;  ///< replays before the last one of this graph
+    std::int64_t used_at = 0;  ///< the step of its last replay
   };
   /// The graph of these counts, as the last of those that are kept. False: there is no room for it.
   bool capture(const BoundProgram& step, const RunInputs& inputs, const BatchCounts& counts);
+  void drop_outgrown(const BatchCounts& counts);
+  /// Only if there is enough that is no longer in use does any of it go.
   bool make_room(std::int64_t nodes);
   std::int64_t nodes() const;
 
@@ -57,10 +60,11 @@ class StepGraphs {
   comm::World& world_;
   Executor& executor_;
   std::int64_t most_nodes_;
-  std::set<BatchCounts> seen_;          ///< with which a step has run
-  std::set<BatchCounts> issued_;        ///< with which steps are not captured, or no more
+  std::set<BatchCounts> seen_;  ///< with which a step has run
+  std::map<BatchCounts, std::int64_t>
+      without_room_;                    ///< kinds that are issued, with the nodes of their graph
   std::vector<CapturedStep> captured_;  ///< the last used is the last
-  std::int64_t replays_ = 0, captures_ = 0, without_room_ = 0;
+  std::int64_t steps_ = 0, replays_ = 0, captures_ = 0;
 };
 
 }  // namespace llampi::fsdp

@@ -16,14 +16,9 @@ namespace llampi::fsdp {
 class StateViews {
  public:
   /// All must outlive it.
-  StateViews(const model::Model& model, const EngineOptions& options, const CompiledModel& compiled,
-             const Arenas& arenas, const comm::Group& shards, const comm::Group& replicas)
-      : model_(model),
-        options_(options),
-        compiled_(compiled),
-        arenas_(arenas),
-        shards_(shards),
-        replicas_(replicas) {}
+  StateViews(const EngineOptions& options, const CompiledModel& compiled, const Arenas& arenas,
+             const comm::Group& shards, const comm::Group& replicas)
+      : options_(options), compiled_(compiled), arenas_(arenas), shards_(shards), replicas_(replicas) {}
 
   /// Of what replicas hold alike, this rank's part: every element of the model is in one rank's pieces, but for those of
   /// frozen units without EngineOptions::saves_frozen.
@@ -73,7 +68,6 @@ class StateViews {
   template <class RangeOf, class HomeOf>
   std::vector<StatePiece> pieces(const RangeOf& range_of, const HomeOf& home_of) const;
 
-  const model::Model& model_;
   const EngineOptions& options_;
   const CompiledModel& compiled_;
   const Arenas& arenas_;

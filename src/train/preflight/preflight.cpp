@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "llampi/checkpoint/adapter.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"

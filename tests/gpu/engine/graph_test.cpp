@@ -182,15 +182,39 @@ TEST_F(GpuGraph, AFourthIsIssuedWhereThreeTakeTheRoom) {
   EXPECT_EQ(without_room_, 1);
 }
 
-// A number that comes no more gives way after a hundred replays of another.
+// There is room for one graph: that of the smaller number goes when the number grows, since no step is like it again.
+TEST_F(GpuGraph, OutgrownOnesGoAtOnce) {
+  fixture_ = fixture(16, 2);
+  const auto documents = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    for (auto& batch : inputs.micro_batches)
+      divide(batch, fixture_.seq_len, std::min(batch.token_count(), (t <= 2 ? 2 : 4) * batch.segments));
+  };
+  run({.graph = true}, 1, documents, 2);
+  expect_same({.graph_nodes = nodes_ * 3 / 2}, 1 + 2, documents, 2 + 3);
+  EXPECT_EQ(without_room_, 0);
+}
+
+// A number that comes no more gives way after a hundred steps with others. When it comes again, the others are in use.
 TEST_F(GpuGraph, OldOnesGiveWay) {
   run({.graph = true}, 1, {}, 2);
   constexpr int kOthers = 104;
   const auto change = [](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
-    keep_labels(inputs, t <= 2 ? 4 : t <= kOthers ? 2 : 1);
+    keep_labels(inputs, t <= 2 ? 4 : t <= kOthers ? 2 : t <= kOthers + 2 ? 1 : 4);
   };
   // Two graphs have room. The second step of each number is captured; the third finds the first unused.
-  run({.graph = true, .graph_nodes = nodes_ * 5 / 2}, kOthers + 2 - 3, change, kOthers + 2);
+  run({.graph = true, .graph_nodes = nodes_ * 5 / 2}, kOthers + 2 - 3, change, kOthers + 4);
+  EXPECT_EQ(without_room_, 1);
+}
+
+// So does one after which only steps without room come.
+TEST_F(GpuGraph, WhatHadNoRoomGetsItLater) {
+  fixture_ = fixture(16, 2);
+  run({.graph = true}, 1, {}, 2);
+  constexpr int kOthers = 102;
+  const auto change = [](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    keep_labels(inputs, t <= 2 ? 4 : 2);
+  };
+  run({.graph = true, .graph_nodes = nodes_ * 3 / 2}, 1 + 2, change, kOthers + 1);
   EXPECT_EQ(without_room_, 0);
 }
 

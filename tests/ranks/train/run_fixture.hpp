@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/data/token_file.hpp"

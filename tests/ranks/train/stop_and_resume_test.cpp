@@ -265,6 +265,55 @@ TEST_F(Train, DataThatCannotBeReadAnyMoreEndTheRunWithACheckpoint) {
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
 }
 
+TEST_F(Train, AnEvaluationThatCannotBeReadLosesNothing) {
+  auto c = config("a");
+  c.checkpoint.every = 0;
+  c.train.eval_every = 8;  // and after the last step
+  const fs::path eval = folder_ / "eval.h5", aside = folder_ / "aside.h5";
+  c.data.eval = eval.string();
+  if (world().rank() == 0) fs::copy_file(eval, aside);
+  world().barrier();
+  for (const int step : {8, 12}) {
+    std::string message;
+    try {
+      run(c, at_step(step - 3, 0, [&] { fs::resize_file(eval, 100); }));
+    } catch (const UserError& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, HasSubstr("eval.h5 is truncated"));
+    EXPECT_THAT(message, HasSubstr(fmt::format("; the newest checkpoint is of step {}", step)));
+    EXPECT_EQ(newest(c), checkpoint::checkpoint_path(c.run.dir, step));
+    world().barrier();
+    if (world().rank() == 0) fs::copy_file(aside, eval, fs::copy_options::overwrite_existing);
+    world().barrier();
+  }
+}
+
+TEST_F(Train, TheLastStepIsSavedBeforeItIsEvaluated) {
+  auto c = config("a");
+  c.checkpoint.every = 0;
+  c.train.eval_every = 12;
+  c.data.eval = (folder_ / "eval.h5").string();
+  EXPECT_EQ(run(c, at_step(12, 0, [] { request_stop(); })), Outcome::done);
+  EXPECT_TRUE(logged("step 12 is not evaluated"));
+  EXPECT_EQ(newest(c), checkpoint::checkpoint_path(c.run.dir, 12));
+}
+
+TEST_F(Train, AStopFileIsPutAsideIfTheStateCannotBeSavedToo) {
+  auto c = config("a");
+  c.checkpoint.every = 0;
+  c.checkpoint.wait_minutes = 0;
+  const fs::path run_dir = folder_ / "a";
+  const auto stop_without_folder = [&] {
+    fs::remove_all(run_dir / "checkpoints");
+    std::ofstream(run_dir / "checkpoints") << "";
+    std::ofstream(run_dir / "stop") << "";
+  };
+  EXPECT_THROW(run(c, at_step(5, 0, stop_without_folder)), UserError);
+  world().barrier();
+  EXPECT_FALSE(fs::exists(run_dir / "stop"));
+}
+
 TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   run(config("a"));
   const auto whole = curve("a");

@@ -297,6 +297,24 @@ TEST_F(Convert, RefusesTheLossOfWeightsThatAreNotFinite) {
   }
 }
 
+TEST_F(Convert, WarnsOfWeightsThatAreNotFinite) {
+  const std::string saved = checkpoint();
+  expect_done(1, "export --checkpoint " + saved + " --output whole");
+  auto weights = read_text(path("whole/model.safetensors"));
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const std::size_t at : {weights.size() - 4, weights.size() - 8})
+    weights.replace(at, 4, reinterpret_cast<const char*>(&infinity), 4);
+  folder_.write("whole/model.safetensors", weights);
+  const Ending imported = run(2, "import --weights whole --output imported.h5");
+  EXPECT_EQ(imported.status, 0);
+  const Ending exported = run(2, "export --checkpoint imported.h5 --output again --dtype bfloat16");
+  EXPECT_EQ(exported.status, 0);
+  const std::string found =
+      " are NaN or infinite, the first in model.norm.weight; a model with such weights computes NaN";
+  EXPECT_THAT(imported.out, HasSubstr("warning: 2 weights of whole/model.safetensors" + found));
+  EXPECT_THAT(exported.out, HasSubstr("warning: 2 weights of imported.h5" + found));
+}
+
 TEST_F(Convert, VerifiesCheckpoints) {
   const std::string saved = checkpoint();
   const Ending whole = run(1, "inspect --verify " + saved);

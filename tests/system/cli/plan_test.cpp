@@ -166,7 +166,7 @@ TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
               ContainsRegex("\n  no_shard .* [0-9,]+  does not fit\n"));
   expect_refused(
       ranks + "--network-gb-s 1",
-      "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
+      "--in-node-gb-s, --network-gb-s and --latency-us need the speed of computation; add --tflops, or --machine");
   expect_refused(ranks + "--tflops 1 --network-gb-s 1",
                  "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
   expect_refused(ranks + "--tflops 1 --in-node-gb-s 1",
@@ -950,6 +950,35 @@ TEST_F(Plan, TuningContinuesTheTimeOfVeryManyMicroBatches) {
   EXPECT_EQ(configured["needed_bytes"], planned["needed_bytes"]);
 }
 
+TEST_F(Plan, TuningLeavesOutWhatTheMachineCannotPredict) {
+  const std::string h100 = "--ranks 2 --machine h100 --train.global_batch=4 --tune ";
+  expect_refused(
+      h100 + "--fsdp.strategy=full_shard --fsdp.param_dtype=float32",
+      "none of 3 combinations is possible: machine h100 has no figure product_tflops_float32, which this plan needs "
+      "(products in float32, large ones); add it");
+  std::ofstream(folder_.path() / "run.ini", std::ios::app) << "[fsdp]\nparam_dtype = float32\n";
+  const Ending precision = plan(h100 + "--tune-precision");
+  EXPECT_EQ(precision.status, 0) << precision.err;
+  EXPECT_THAT(precision.out, HasSubstr("--fsdp.param_dtype=bfloat16 "));
+
+  const std::string input = LLAMPI_TEST_DATA "/../input/";
+  std::filesystem::create_directory_symlink(input, folder_.path() / "input");
+  auto machine = nlohmann::json::parse(read_text(input + "machines/h100.json"));
+  machine["figures"].erase("host_memory_gb_s");
+  folder_.write("other.json", machine.dump());
+  const std::string large =
+      "plan --config input/llama3-8b.ini --ranks 8 --train.global_batch=8 --tune --fsdp.strategy=full_shard ";
+  // Of those that fit, some are updated on the host.
+  const Ending offloaded =
+      run(large + "--machine other.json --memory 20 --host-memory 2000 --activation.checkpointing=full");
+  EXPECT_EQ(offloaded.status, 0) << offloaded.err;
+  EXPECT_THAT(offloaded.out, HasSubstr("has no figure host_memory_gb_s"));
+  const Ending small = run(large + "--machine h100 --host-memory 20 --fsdp.cpu_offload=optimizer");
+  EXPECT_EQ(small.status, 2);
+  EXPECT_THAT(small.err, ContainsRegex("none of [0-9]+ combinations fits: with offloading a node needs "
+                                       "[0-9.]+ GiB of host memory at least, but has 20.00 GiB; "));
+}
+
 // Strategies that need another value of one are not searched.
 TEST_F(Plan, TuningChangesNoKeyThatIsGiven) {
   const std::string options = "--ranks 4 --per-node 2 --machine h100 --host-memory 100 --tune ";
@@ -963,6 +992,13 @@ TEST_F(Plan, TuningChangesNoKeyThatIsGiven) {
   EXPECT_THAT(tuned("--fsdp.all_reduce_stream=true"), HasSubstr("\n> hybrid_shard"));
   EXPECT_THAT(tuned("--fsdp.shard_optimizer_over_replicas=true"), Not(HasSubstr("\n> full_shard")));
   EXPECT_THAT(tuned("--fsdp.offload_step=host"), HasSubstr("step on the host"));
+  // Groups that are no part of a node, in the configuration alone.
+  std::ofstream(folder_.path() / "run.ini", std::ios::app)
+      << "[fsdp]\nstrategy = hybrid_shard\nshard_group_size = 3\n";
+  const Ending threes = plan(
+      "--ranks 15 --per-node 8 --machine h100 --train.global_batch=15 --train.micro_batch=1 --fsdp.strategy=hybrid_shard --tune");
+  EXPECT_EQ(threes.status, 0) << threes.err;
+  EXPECT_THAT(threes.out, HasSubstr("\n> hybrid_shard of 3"));
   expect_refused(options + "--fsdp.shard_group_size=2 --fsdp.strategy=full_shard",
                  "fsdp.shard_group_size = 2 needs a hybrid strategy, not full_shard");
 }

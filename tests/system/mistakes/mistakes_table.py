@@ -85,6 +85,11 @@ MISTAKES = [
     ("value", "llampi plan --model.config=m --data.seq_len=64 --train.micro_batch=2 --fsdp.product_dtype=fp8 "
      "--fsdp.fp8_scales=block", 2, "products in FP8 with scales of blocks need multiples of 128; use fsdp.product_dtype = auto"),
     ("value", "train --train.eval_every=2", 2, "needs data.eval"),
+    ("value", "train --train.steps=0 --train.epochs=1e30 --run.dir=r", 2, "more than any run takes"),
+    ("value", "llampi plan --model.config=m --machine=h100 --tflops=100 --tokens=1e9", 2, "use --machine without --tflops"),
+    ("value", "llampi plan --model.config=m --machine=h100 --tune --tokens=1e9", 2, "--tokens is not possible with --tune"),
+    ("value", "llampi plan --model.config=m --machine=h100 --tokens=1e30", 2, "use a number of tokens"),
+    ("value", "llampi plan --model.config=m --data.seq_len=64 --latency-us=3", 2, "--latency-us need the speed of computation"),
     ("value", "train --run.dir= ", 2, "run.dir is empty"),
     ("value", "train --run.dir='a#b'", 2, "cannot be kept in a configuration file"),
     # Shapes that do not go together.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/hdf5.hpp"
 #include "support/checkpoint_sample.hpp"

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/growing_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::test {
+namespace {
+
+// At the beginning of an address space there is nothing: EIO, as of a disk that fails.
+TEST(GrowingFile, KeepsWhatADiskRefuses) {
+  const std::filesystem::path memory = "/proc/self/mem";
+  if (!std::filesystem::exists(memory)) GTEST_SKIP() << memory << " is not there";
+  train::GrowingFile file(memory);
+  EXPECT_FALSE(file.append("one line\n"));
+  EXPECT_FALSE(file.append("another\n"));
+  EXPECT_EQ(file.unwritten(), "one line\nanother\n");
+  EXPECT_THROW(file.sync(), Error);
+}
+
+}  // namespace
+}  // namespace llampi::test
