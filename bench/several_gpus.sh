@@ -143,19 +143,21 @@ verdict_against() {
     shift 2
     if [[ $* =~ --fsdp.shard_group_size=([0-9]+) ]]; then group=${BASH_REMATCH[1]}; fi
     if ! run "$name" "$@"; then
-        printf '%-44s %10s   %s\n' "$*" FAILED "$(first_error "$name")"
+        printf '%-44s %10s   %s\n' "${label:-$*}" FAILED "$(first_error "$name")"
         return 1
     fi
     value=$(speed "$name")
     words=$(awk -v value="$value" -v base="$against" -v noise="$noise" 'BEGIN {
         r = value / base; printf "x %.3f: %s", r, (r > 1 + noise ? "GAINS, turn it on" : (r < 1 - noise ? "loses, leave it off" : "no difference")) }')
-    printf '%-44s %10.0f   %s; %s\n' "$*" "$value" "$words" "$(overlap "$name" "$group")"
+    printf '%-44s %10.0f   %s; %s\n' "${label:-$*}" "$value" "$words" "$(overlap "$name" "$group")"
 }
 verdict nccl_sums --fsdp.reduction=nccl
 verdict bfloat16_sums --fsdp.reduce_dtype=bfloat16
 verdict window --fsdp.nccl_window=true
 verdict copy_engines --fsdp.nccl_window=true --fsdp.nccl_copy_engines=true
 verdict split_share --fsdp.nccl_split_share=true
+# NCCL then adds no events to the graph of a step, and relies on there being one graph at a time.
+label=NCCL_GRAPH_MIXING_SUPPORT=0 NCCL_GRAPH_MIXING_SUPPORT=0 verdict no_graph_mixing
 # What multiprocessors left to collectives gain, beside the same number of CTAs without that.
 case $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) in
     *A100*) multiprocessors=108 ;;

@@ -98,16 +98,27 @@ TensorSums sums_in(const nlohmann::json& config, const std::string& source) {
   return sums;
 }
 
+/// The path of the base is read back, so it must be as it is.
+std::string text_of(const Json& json, const AdapterInfo& info, int indent) {
+  try {
+    return json.dump(indent);
+  } catch (const nlohmann::json::type_error&) {  // not UTF-8
+    throw_user_error(
+        "the path {} of the base is not in UTF-8, as its name in a checkpoint of adapters must be; rename it",
+        info.base);
+  }
+}
+
 }  // namespace
 
 std::string adapter_config_text(const AdapterInfo& info, std::int64_t layers) {
-  return config_json(info, layers).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text_of(config_json(info, layers), info, 2) + "\n";
 }
 
 std::string adapter_text(const AdapterInfo& info, std::int64_t layers) {
   Json json = config_json(info, layers);
   json[kBaseSums] = info.base_sums;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text_of(json, info, -1);
 }
 
 AdapterInfo parse_adapter(const std::string& text, const std::string& source) {

@@ -65,15 +65,6 @@ Datasets for_each_dataset(const std::vector<TensorInfo>& tensors, GroupOf&& grou
   return datasets;
 }
 
-io::hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t type, hid_t properties) {
-  const std::vector<hsize_t> extents(tensor.shape.begin(), tensor.shape.end());
-  const io::hdf5::Dataspace space(io::hdf5::check(
-      H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple"));
-  return io::hdf5::Dataset(io::hdf5::check(
-      H5Dcreate2(group, tensor.name.c_str(), type, space.id(), H5P_DEFAULT, properties, H5P_DEFAULT),
-      "H5Dcreate2"));
-}
-
 }  // namespace
 
 void reading(const std::filesystem::path& file, const std::function<void()>& work) {
@@ -165,11 +156,6 @@ void require_checkpoint(hid_t file, const std::filesystem::path& path) {
 Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors, DType moments) {
   const io::Hdf5Lock lock;
   const auto bfloat16 = io::hdf5::bfloat16_type();
-  const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
-  io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
-  io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
-  io::hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
-
   return for_each_dataset(
       tensors,
       [&](std::size_t role) {
@@ -178,7 +164,8 @@ Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors, DTy
       },
       [&](std::size_t role, hid_t group, const TensorInfo& tensor) {
         const bool is_narrow = role >= kRolesWithoutOptimizer && moments == DType::bfloat16;
-        return create_dataset(group, tensor, is_narrow ? bfloat16.id() : H5T_IEEE_F32LE, properties.id());
+        return io::hdf5::create_contiguous_dataset(group, tensor.name,
+                                                   is_narrow ? bfloat16.id() : H5T_IEEE_F32LE, tensor.shape);
       });
 }
 

@@ -17,6 +17,7 @@
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/plan/machine.hpp"
 #include "llampi/selfcheck/check.hpp"
@@ -266,7 +267,7 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
     json["checks"] = to_json(checks);
     json["figures"] = to_json(result.figures);
     if (!machine.empty()) json["figures"].update(to_json(compared));
-    print(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(json_text(json) + "\n");
   }
   if (prints) print(failed == 0 ? "no check failed\n" : fmt::format("{} failed\n", count(failed, "check")));
   return failed == 0 ? kDone : kFailed;

@@ -12,6 +12,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/infer/generate.hpp"
 
 namespace llampi::cli {
@@ -80,14 +81,14 @@ GenerateRequest parse_generation(const Arguments& arguments, const Log& log) {
   return request;
 }
 
-std::string json_text(const GenerateRequest& r, const infer::Generation& made) {
+std::string generation_json(const GenerateRequest& r, const infer::Generation& made) {
   nlohmann::ordered_json json{{"prompt", r.options.prompt},
                               {"completion", made.completion},
                               {"tokens", made.tokens},
                               {"stopped", made.stopped}};
   if (!r.options.chat) json["text"] = r.options.prompt + made.completion;
   // Single tokens may be parts of characters; JSON must be UTF-8.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace
@@ -108,14 +109,18 @@ int generate_command(const Arguments& arguments) {
           with_source("--weights ", r.weights, [&] { return folders_of_run(r.weights, log); });
     });
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
-    const auto emit = [&](const std::string& piece) {
+    const bool is_shown = is_terminal(stdout);
+    const auto emit = [&](std::string piece) {
+      // What the model makes up must not control the terminal. Bytes above those of ASCII may be parts of a character.
+      const auto controls = [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f; };
+      if (is_shown) std::erase_if(piece, controls);
       if (!r.json) print(std::exchange(before, "") + piece);
     };
     const auto made = with_source("--weights ", r.weights, [&] {
       return with_source("--adapter ", r.adapter,
                          [&] { return infer::generate(world, r.weights, r.options, emit, log); });
     });
-    if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
+    if (speaks) print((r.json ? generation_json(r, made) : before) + "\n");
     if (!made.warning.empty()) log.warning("{}", made.warning);
     return kDone;
   });

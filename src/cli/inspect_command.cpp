@@ -13,6 +13,7 @@
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/fsdp/wrap.hpp"
@@ -300,7 +301,7 @@ int inspect_command(const Arguments& arguments) {
   Json description = describe(request.file);
   if (request.json) {
     if (request.verify) description["verified"] = verified;
-    print(description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(json_text(description) + "\n");
     return kDone;
   }
   print(request.file + "\n" + for_people(description, 2));

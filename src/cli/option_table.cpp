@@ -418,8 +418,8 @@ Table other_options(train::Config& c) {
        "write event files for TensorBoard, in the folder tensorboard of run.dir"},
       {"log.prometheus",
        &c.log.prometheus,
-       "text file with the metrics of the last step, for Prometheus (node_exporter reads *.prom files), replaced at every line on the "
-       "console, and after a step once it is 10 s old; empty: none",
+       "text file with the metrics of the last step, for Prometheus (node_exporter reads *.prom files), replaced after a step "
+       "once it is 1 s old; empty: none",
        {.name = "FILE"}},
   };
 }

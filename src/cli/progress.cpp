@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/console.hpp"
+#include "cli/terminal.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -49,7 +50,9 @@ void Progress::show(std::int64_t bytes) {
   if (!is_terminal_ || now - shown_ < kBetweenLines) return;
   shown_ = now;
   is_shown_ = true;
-  write(kClearLine + progress_line(bytes, total_bytes_, seconds()));
+  const int columns = terminal_size(stderr).columns - 1;  // a line that wraps could not be cleared
+  write(kClearLine +
+        progress_line(bytes, total_bytes_, seconds()).substr(0, static_cast<std::size_t>(columns)));
 }
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }

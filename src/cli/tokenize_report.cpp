@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -107,7 +108,7 @@ std::string tokenize_json(const data::TokenizeOptions& options, const data::Toke
   json["dropped"] = done.dropped;
   if (options.held_out > 0) json["held_out"] = json_of(done.held_out, options);
   json["seconds"] = seconds;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace llampi::cli

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi top
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "cli/terminal.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/report/run.hpp"
 #include "llampi/report/screen.hpp"
 
@@ -41,13 +41,19 @@ std::vector<Option> options_of(TopRequest& r) {
   };
 }
 
-/// The runs below each other, each with its share of the rows.
+/// The runs below each other, each with its share of the rows; with less than two for each, their first lines alone.
 std::vector<std::string> lines_of(std::vector<report::RunReader>& readers, report::Screen screen) {
-  const int runs = static_cast<int>(readers.size());
-  screen.rows = std::max(2, (screen.rows - (runs - 1)) / runs);
+  const int runs = static_cast<int>(readers.size()), rows = screen.rows;
+  const bool has_room = 3 * runs - 1 <= rows;
+  screen.rows = has_room ? (rows - (runs - 1)) / runs : 1;
   std::vector<std::string> lines;
   for (auto& reader : readers) {
-    if (!lines.empty()) lines.emplace_back();
+    const auto shown = std::ssize(lines);
+    if (!has_room && runs > rows && shown == rows - 1) {
+      lines.push_back(count(runs - shown, "more run"));
+      return lines;
+    }
+    if (has_room && shown > 0) lines.emplace_back();
     auto more = report::screen_lines(reader.run(), screen, unix_seconds());
     std::move(more.begin(), more.end(), std::back_inserter(lines));
   }

@@ -27,19 +27,9 @@ hid_t stored_type(std::size_t width) {
   return width == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32;
 }
 
-/// Creates a contiguous dataset whose place in the file is reserved at once; returns the place (0 if it is
-/// empty).
+/// Returns the place of a new dataset in the file (0 if it is empty).
 std::int64_t reserve_dataset(const io::hdf5::File& file, const char* name, hid_t type, std::int64_t length) {
-  const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
-  io::hdf5::check(H5Pset_obj_track_times(properties.id(), false), "H5Pset_obj_track_times");
-  io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
-  io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
-  io::hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
-  const auto extent = static_cast<hsize_t>(length);
-  const io::hdf5::Dataspace space(io::hdf5::check(H5Screate_simple(1, &extent, nullptr), "H5Screate_simple"));
-  const io::hdf5::Dataset dataset(io::hdf5::check(
-      H5Dcreate2(file.id(), name, type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
-      "H5Dcreate2"));
+  const auto dataset = io::hdf5::create_contiguous_dataset(file.id(), name, type, std::span(&length, 1));
   const auto offset = io::hdf5::contiguous_offset(file.id(), dataset.id());
   require(offset.has_value() || length == 0, "a contiguous dataset without a place");
   return static_cast<std::int64_t>(offset.value_or(0));

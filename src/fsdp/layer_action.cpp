@@ -63,7 +63,7 @@ void issue_layer(const LayerAction& call, const model::Model& model, device::Ope
                               .inverse_tokens = &call.scalars->inverse_tokens,
                               .loss_sum = call.loss_sum,
                               .logits = {},
-                              .logits_row = 0};
+                              .logits_row = -1};
   const model::Layer& layer = *model.layers()[static_cast<std::size_t>(action.layer)];
   if (action.op == Op::backward) {
     layer.backward(context);

@@ -12,6 +12,7 @@
 #include "health/done_within.hpp"
 #include "health/heartbeat.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::health {
@@ -70,7 +71,7 @@ std::string flight_json(const FlightRecord& record, const FlightFileHead& head) 
   Json captured = Json::array();
   for (const auto& what : record.captured()) captured.push_back(json_of(what, names));
   json["captured_step"] = std::move(captured);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 FlightFile::FlightFile(const FlightRecord& record, std::filesystem::path run_dir, FlightFileHead head,

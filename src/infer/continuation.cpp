@@ -7,15 +7,10 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/core/integers.hpp"
 #include "llampi/infer/session.hpp"
 
 namespace llampi::infer {
 namespace {
-
-// Of a pass: one row costs as much as a few, because reading the weights does, and a prompt goes in by so
-// many.
-constexpr std::int64_t kTokens = 16;
 
 /// Of a rank's sequence; the largest of all ranks counts.
 enum class Progress : std::int64_t { ended, goes_on, not_finite };
@@ -32,10 +27,6 @@ bool are_finite(const std::vector<double>& logits) {
 }
 
 }  // namespace
-
-model::BatchShape generation_shape(std::int64_t tokens) {
-  return {.sequences = 1, .seq_len = kTokens, .context = round_up(tokens, kTokens) + kTokens};
-}
 
 std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {
   const std::int64_t rows = engine_.options().batch.seq_len;

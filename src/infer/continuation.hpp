@@ -12,9 +12,6 @@
 
 namespace llampi::infer {
 
-/// The batch shape of an engine for sequences of up to `tokens` tokens.
-model::BatchShape generation_shape(std::int64_t tokens);
-
 class Continuation {
  public:
   /// @param engine with a generation_shape(), for one sequence at a time; must outlive this

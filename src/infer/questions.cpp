@@ -12,6 +12,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/json_lines.hpp"
@@ -129,6 +130,10 @@ class AnswersFile {
       bytes_ += std::ssize(lines);
     });
   }
+  /// All of it is on the disk. Collective.
+  void finish() {
+    if (!output_.path.empty()) comm::on_rank_0(world_, [&] { file_.sync(); });
+  }
 
  private:
   comm::World& world_;
@@ -141,7 +146,7 @@ class AnswersFile {
 std::string answer_line(const Question& question, const std::string& answer, bool correct) {
   const nlohmann::ordered_json json{
       {"question", question.text}, {"right", question.right}, {"answer", answer}, {"correct", correct}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace
@@ -196,6 +201,7 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
       reported = now;
     }
   }
+  answers.finish();
   if (in_thoughts > 0) {
     log.warning(
         "{} reached the limit of tokens while the model was still thinking, and {} wrong; raise --max-tokens, as far as the model's context allows",

@@ -54,7 +54,8 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
       comm::open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
   log.info("device: {}", compute.device().describe());
   fsdp::EngineOptions engine;
-  engine.batch = batch;
+  const bool grows = batch.context > 0;
+  engine.batch = grows && compute.on_gpu() ? generation_shape(batch.context, kGpuRows) : batch;
   engine.training = false;
   if (compute.on_gpu())  // nothing is updated: no master in float32 is needed
     engine.precision.master = engine.precision.param = engine.precision.compute = DType::bfloat16;

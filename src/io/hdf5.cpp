@@ -235,6 +235,22 @@ File create_file(const std::filesystem::path& path, hid_t access_properties, hid
   }
 }
 
+Dataset create_contiguous_dataset(hid_t group, const std::string& name, hid_t type,
+                                  std::span<const std::int64_t> shape) {
+  const Hdf5Lock lock;
+  const PropertyList properties(check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
+  check(H5Pset_obj_track_times(properties.id(), false), "H5Pset_obj_track_times");
+  check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
+  check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
+  check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  const Dataspace space(
+      check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple"));
+  return Dataset(
+      check(H5Dcreate2(group, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+            "H5Dcreate2"));
+}
+
 std::string file_name(hid_t object) { return name_of(object, H5Fget_name, "HDF5 file"); }
 
 std::string object_name(hid_t object) { return name_of(object, H5Iget_name, "object"); }

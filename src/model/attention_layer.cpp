@@ -78,11 +78,12 @@ class AttentionLayer final : public Layer {
     if (c.kv_cache.empty()) {
       run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     } else {
+      const std::int64_t rows = c.logits_row < 0 ? qkv.rows : c.logits_row + 1;  // the others are filled up
       c.operations.run(device::op::CachedAttention{.kv_len = c.batch.kv_len,
                                                    .shape = shape_,
-                                                   .qkv = qkv,
+                                                   .qkv = qkv.slice_rows(0, rows),
                                                    .kv_cache = c.kv_cache[0],
-                                                   .out = heads,
+                                                   .out = heads.slice_rows(0, rows),
                                                    .workspace = workspace});
     }
     if (!c.output) return adapters_.run_down(c, kOutProduct, heads);

@@ -221,7 +221,7 @@ LayerContext EagerRunner::context(std::size_t layer, const Operands& operands) {
           .inverse_tokens = &scalars->inverse_tokens,
           .loss_sum = &scalars->loss_sum,
           .logits = {},
-          .logits_row = 0};
+          .logits_row = -1};
 }
 
 void EagerRunner::forward(std::size_t layer) {

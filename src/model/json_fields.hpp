@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 
 namespace llampi::model {
 
@@ -91,7 +92,7 @@ class JsonFields {
   /// The value's text, cut where it would bury the sentence.
   static std::string shown(const nlohmann::json& value) {
     constexpr std::size_t kLongest = 60;
-    const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = json_text(value);
     return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
   }
 

@@ -10,6 +10,7 @@
 
 #include "llampi/core/elements.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "plan/machine_files.hpp"
 
@@ -168,7 +169,7 @@ std::string to_json(const MachineSpeed& machine) {
     json["figures"][std::string(kFigureKinds[i].key)] = {
         {"value", figure->value}, {"source", word_of(figure->source)}, {"note", figure->note}};
   }
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::vector<std::string> known_machines() {

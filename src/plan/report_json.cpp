@@ -2,6 +2,7 @@
 // The report for programs.
 #include <nlohmann/json.hpp>
 
+#include "llampi/core/json_text.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/plan/report.hpp"
 
@@ -122,9 +123,7 @@ Json step_time_json(const std::optional<Prediction>& prediction) {
 
 }  // namespace
 
-std::string to_json(const std::vector<UnitReport>& units) {
-  return units_json(units).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string to_json(const std::vector<UnitReport>& units) { return json_text(units_json(units)); }
 
 namespace {
 
@@ -246,7 +245,7 @@ Json report_json(const PlanReport& r, const fsdp::CompiledModel& compiled) {
 }  // namespace
 
 std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compiled) {
-  return report_json(report, compiled).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(report_json(report, compiled));
 }
 
 std::string to_json_with_actions(const PlanReport& report, const fsdp::CompiledModel& compiled) {
@@ -257,7 +256,7 @@ std::string to_json_with_actions(const PlanReport& report, const fsdp::CompiledM
   for (std::size_t i = 0; i < seconds.size(); ++i) json["actions"][i]["seconds"] = seconds[i];
   json["buffers"] = Json::array();
   for (const auto& buffer : compiled.step.buffers) json["buffers"].push_back(buffer_json(buffer));
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace llampi::plan

@@ -44,7 +44,9 @@ class Search {
       return work();
     } catch (const UserError& error) {
       reject(Rejection::impossible, choice);
-      tuning_.impossible.emplace(choice.sharding.strategy, error.what());
+      constexpr std::size_t kReasons = 3;  // that are shown
+      if (auto& reasons = tuning_.impossible[choice.sharding.strategy]; reasons.size() < kReasons)
+        reasons.insert(error.what());
       return std::nullopt;
     }
   }
@@ -73,6 +75,7 @@ class Search {
   void search(Choice choice) {
     std::vector<std::pair<fsdp::Offload, Level>> fitting;
     for (const fsdp::Offload& offloading : space_.offloadings) {
+      if (!go_together(choice.sharding, offloading)) continue;
       choice.offloading = offloading;
       // With as much recomputation as less offloading needs, it is slower than that.
       Level end = std::ssize(space_.checkpointing);
@@ -169,6 +172,8 @@ class Search {
     const Level least =
         std::ranges::find(space_.checkpointing, choice.checkpointing) - space_.checkpointing.begin();
     const Level end = end_of_fast_levels(choice);
+    const auto rejected = tuning_.rejected;  // other levels of what was timed are no candidates
+    const auto impossible = tuning_.impossible;
     for (Level level = least + 1; level < end; level += std::max<Level>(1, (end - least) / kTried)) {
       choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
       const auto trial = attempt(choice);
@@ -179,6 +184,8 @@ class Search {
           static_cast<double>(timed->needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
       if (timed->time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(*timed));
     }
+    tuning_.rejected = rejected;
+    tuning_.impossible = impossible;
     order(levels);
     best = levels.front();
   }
@@ -228,7 +235,10 @@ std::int64_t TuneSpace::candidates() const {
   std::int64_t ways = 0;
   for (const std::int64_t micro_batch : micro_batches)
     ways += micro_batch == sequences ? 1 : std::ssize(accumulate_unsharded);
-  return ways * std::ssize(shardings) * std::ssize(numbers) * std::ssize(offloadings);
+  std::int64_t pairs = 0;
+  for (const Sharding& sharding : shardings)
+    pairs += std::ranges::count_if(offloadings, [&](const auto& o) { return go_together(sharding, o); });
+  return ways * pairs * std::ssize(numbers);
 }
 
 std::int64_t Tuning::left_out() const {

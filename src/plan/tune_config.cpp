@@ -389,9 +389,9 @@ void require_divisible(const TuneQuestion& q) {
 }
 
 std::string nothing_fits(const TuneQuestion& q, const Tuning& tuning) {
-  if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
-    return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"),
-                       tuning.impossible.begin()->second);
+  const std::string reason = tuning.impossible.empty() ? "" : *tuning.impossible.begin()->second.begin();
+  if (tuning.least_needed_bytes == 0 && tuning.least_host_needed_bytes == 0)
+    return fmt::format("none of {} is possible: {}", count(tuning.candidates, "combination"), reason);
   std::vector<std::string> needs;
   if (tuning.least_needed_bytes > 0)
     needs.push_back(fmt::format("even the smallest needs {}, but {} has {}",
@@ -402,8 +402,9 @@ std::string nothing_fits(const TuneQuestion& q, const Tuning& tuning) {
                                 format_bytes(tuning.least_host_needed_bytes),
                                 format_bytes(q.machine.host_memory_bytes)));
   return fmt::format(
-      "none of {} fits: {}; use more ranks, a shorter data.seq_len or state in bfloat16{}",
+      "none of {} fits: {}{}; use more ranks, a shorter data.seq_len or state in bfloat16{}",
       count(tuning.candidates, "combination"), fmt::join(needs, ", and "),
+      reason.empty() ? "" : fmt::format(" (some are not possible: {})", reason),
       on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "llampi/core/json_text.hpp"
 #include "llampi/plan/tune.hpp"
 
 namespace llampi::plan {
@@ -43,8 +44,10 @@ std::string to_json(const Tuning& tuning, const std::optional<TimedChoice>& conf
           {{"reason", to_string(why)}, {"strategy", fsdp::to_string(strategy)}, {"count", count}});
   }
   json["impossible"] = TuneJson::array();
-  for (const auto& [strategy, reason] : tuning.impossible)
-    json["impossible"].push_back({{"strategy", fsdp::to_string(strategy)}, {"reason", reason}});
+  for (const auto& [strategy, reasons] : tuning.impossible) {
+    for (const auto& reason : reasons)
+      json["impossible"].push_back({{"strategy", fsdp::to_string(strategy)}, {"reason", reason}});
+  }
   json["best"] = TuneJson::array();
   for (const auto& row : tuning.best(std::numeric_limits<std::size_t>::max()))
     json["best"].push_back(row_json(row, tokens));
@@ -55,7 +58,7 @@ std::string to_json(const Tuning& tuning, const std::optional<TimedChoice>& conf
     json["changed"][key] = before;
   }
   json["notes"] = notes;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace llampi::plan

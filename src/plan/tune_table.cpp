@@ -53,11 +53,12 @@ std::string rejected_line(const Tuning& tuning, Rejection why) {
 /// Each reason once, with all strategies that have it.
 std::string impossible_lines(const Tuning& tuning) {
   std::map<std::string, std::vector<const char*>> strategies;
-  for (const auto& [strategy, reason] : tuning.impossible)
-    strategies[reason].push_back(fsdp::to_string(strategy));
+  for (const auto& [strategy, reasons] : tuning.impossible) {
+    for (const auto& reason : reasons) strategies[reason].push_back(fsdp::to_string(strategy));
+  }
   std::string text;
   for (const auto& [reason, names] : strategies)
-    text += fmt::format("  not allowed ({}), for example: {}\n", fmt::join(names, ", "), reason);
+    text += fmt::format("  not possible ({}), for example: {}\n", fmt::join(names, ", "), reason);
   return text;
 }
 
@@ -66,7 +67,7 @@ std::string impossible_lines(const Tuning& tuning) {
 const char* to_string(Rejection rejection) {
   switch (rejection) {
     case Rejection::impossible:
-      return "are not allowed";
+      return "are not possible";
     case Rejection::device_memory:
       return "need more device memory than there is";
     case Rejection::host_memory:

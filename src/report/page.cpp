@@ -12,6 +12,7 @@
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/report/series.hpp"
 #include "llampi/report/summary.hpp"
 #include "report/assets.hpp"
@@ -70,6 +71,7 @@ Value steps_of(const Run& run) {
   const std::size_t group = group_size(steps.size(), kMostPoints);
   Value values = Value::object();
   for (const auto& [key, all] : steps.values) {
+    if (key == "slowest_rank") continue;  // a number of a rank has no curve
     const Thinned thinned = thin(all, group);
     Value& curve = values[key];
     curve["mean"] = numbers(thinned.mean, digits_of_means(group));
@@ -220,7 +222,7 @@ std::string escaped(std::string text) {
 
 /// JSON that may stand in a script element: nothing in it ends the element or begins a comment.
 std::string script_safe(const Value& value) {
-  std::string text = value.dump(-1, ' ', false, Value::error_handler_t::replace);
+  std::string text = json_text(value);
   replace_all(text, "<", "\\u003c");
   return text;
 }

@@ -128,6 +128,16 @@ std::string outcome_of(const json& line) {
   return outcome;
 }
 
+/// Of checkpoints later than the step at which a job starts, it has found none: they are gone. One that starts at the beginning
+/// though there were some is another run.
+void drop_lost(std::vector<HistoryEvent>& history, std::int64_t start_step) {
+  const auto is_checkpoint = [](const HistoryEvent& event) {
+    return event.kind == HistoryEvent::Kind::checkpoint;
+  };
+  if (start_step == 0 && std::ranges::any_of(history, is_checkpoint)) history.clear();
+  std::erase_if(history, [&](const auto& event) { return is_checkpoint(event) && event.step > start_step; });
+}
+
 /// A line of history.jsonl.
 void add_event(Run& run, const json& line) {
   using Kind = HistoryEvent::Kind;
@@ -141,6 +151,7 @@ void add_event(Run& run, const json& line) {
     run.nodes = integer_of(line, "nodes");
     run.device = text_of(line, "device");
     run.planned_bytes = sizes_of(line, "planned_bytes");
+    drop_lost(run.history, step);
     run.history.push_back({Kind::start, time, step, 0, "", run.planned_bytes});
     run.peak_bytes = sizes_of(line, "peak_bytes");
     run.used_bytes.clear();
@@ -169,7 +180,8 @@ RunReader::RunReader(fs::path folder)
     throw_user_error("there is no folder {}; give the run.dir of a run", run_.folder.string());
   if (type != fs::file_type::directory)
     throw_user_error("{} is not a folder; give the run.dir of a run", run_.folder.string());
-  if (io::type_of(run_.folder / "metrics.jsonl") != fs::file_type::regular)
+  const bool is_starting = train::running_job(run_.folder).has_value();  // and has written nothing yet
+  if (io::type_of(run_.folder / "metrics.jsonl") != fs::file_type::regular && !is_starting)
     throw_user_error("{} is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run",
                      run_.folder.string());
   read();
@@ -197,6 +209,7 @@ void RunReader::read() {
 }
 
 void RunReader::read_metrics() {
+  if (io::type_of(run_.folder / "metrics.jsonl") == fs::file_type::not_found) return;
   const auto restart = [this] {
     run_.steps = {};
     run_.evaluations = {};

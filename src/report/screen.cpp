@@ -187,6 +187,8 @@ std::string slowest_rank(const Run& run, const std::optional<TracedRanks>& trace
 
 std::vector<std::string> numbers(const Run& run, const Summary& s, double now, const Screen& screen) {
   std::vector<std::string> lines = {fmt::format("{}: {}", run.folder.string(), s.state)};
+  if (std::ssize(lines[0]) > screen.columns)
+    lines = {fmt::format("{}: {}", s.state, run.folder.string())};  // the state is never cut off
   if (s.total_steps > 0) {
     const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
     const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);

@@ -50,7 +50,12 @@ Bounds bounds_of(std::span<const double> values) {
     if (!std::isfinite(value)) continue;
     bounds = {std::fmin(bounds.low, value), std::fmax(bounds.high, value)};
   }
-  return std::isnan(bounds.low) ? Bounds() : bounds;
+  if (std::isnan(bounds.low)) return {};
+  // What differs by roundings is equal.
+  constexpr double kEqual = 1e-9;
+  if (bounds.high - bounds.low <= kEqual * std::max(std::abs(bounds.low), std::abs(bounds.high)))
+    bounds.low = bounds.high;
+  return bounds;
 }
 
 double median(std::span<const double> values) {

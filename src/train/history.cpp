@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/split.hpp"
 #include "llampi/io/posix_file.hpp"
 
@@ -21,9 +22,7 @@ HistoryLine line_of(const char* event, double time) {
   return {{"event", event}, {"time", std::round(time * 1e3) / 1e3}};
 }
 
-std::string text_of(const HistoryLine& line) {
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string text_of(const HistoryLine& line) { return json_text(line); }
 
 /// There is a file then.
 const std::filesystem::path& made(const std::filesystem::path& file) {

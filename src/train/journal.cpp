@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kPrometheusSeconds = 10;  ///< after which its file is old
+constexpr double kPrometheusSeconds = 1;  ///< after which its file is old
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void Journal::show(const StepMetrics& m) {
   step_seconds_ += m.step_seconds;
   standing_.step = m;
   const bool has_line = m.step % config_.log.every == 0 || m.step == total;
-  if (has_line || !std::isfinite(m.loss) || !std::isfinite(m.grad_norm) ||
+  if (m.step == total || !std::isfinite(m.loss) || !std::isfinite(m.grad_norm) ||
       std::abs(m.time - prometheus_step_time_) >= kPrometheusSeconds)
     write_prometheus();
   if (!has_line) return;
@@ -83,6 +83,15 @@ void Journal::saved(const fs::path& file, std::int64_t step, CheckpointContent c
 
 void Journal::end(const JobEnd& end) {
   if (folder_ && folder_->is_open()) folder_->history().append(end_json(end, unix_seconds()));
+}
+
+void Journal::finish() {
+  if (!folder_) return;
+  try {
+    folder_->metrics().sync();
+  } catch (const Error& error) {
+    log_.warning("{}; the last lines of metrics.jsonl are lost", error.what());
+  }
 }
 
 /// That there is no room for a line is told once, and again at the next save.

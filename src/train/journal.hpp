@@ -45,6 +45,8 @@ class Journal {
   void evaluation(std::int64_t step, double loss);
   /// A checkpoint has its name.
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);
+  /// All lines of metrics.jsonl are on disk, or a warning tells that they are not.
+  void finish();
   void end(const JobEnd& end);
 
  private:

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "llampi/core/clock.hpp"
+#include "llampi/core/json_text.hpp"
 #include "llampi/core/process.hpp"
 #include "llampi/io/posix_file.hpp"
 
@@ -36,7 +37,7 @@ LockHolder::LockHolder(const fs::path& folder) : file_(file_in(folder)) {
                                {"processes_of", process_namespace()},
                                {"since", utc_now()}};
   try {
-    io::write_whole(file_, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", false);
+    io::write_whole(file_, json_text(json) + "\n", false);
   } catch (const std::exception&) {
     std::error_code ignored;
     fs::remove(file_, ignored);  // of an earlier job

@@ -119,6 +119,10 @@ std::int64_t last_step_in(const std::filesystem::path& metrics) {
   return kept_lines(text_of(metrics), std::numeric_limits<std::int64_t>::max()).last;
 }
 
+std::int64_t last_trained_step_in(const std::filesystem::path& metrics) {
+  return kept_lines(text_of(metrics), std::numeric_limits<std::int64_t>::max()).last_trained;
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step, const Log& log)
     : last_trained_(cut_back(file, last_step, log)), path_(file), file_(file) {}
 

@@ -50,6 +50,8 @@ std::string to_json(const StepMetrics& metrics);
 std::string evaluation_json(std::int64_t step, double eval_loss, double time);
 /// Of the last line of a metrics.jsonl; 0 if there is none. @throws Error if it cannot be read
 std::int64_t last_step_in(const std::filesystem::path& metrics);
+/// The same, if that line is one of training and not of an evaluation; else -1.
+std::int64_t last_trained_step_in(const std::filesystem::path& metrics);
 
 /// Appends lines; each is given to the system at once or, while there is no room, kept in memory. One rank has
 /// it.

@@ -10,10 +10,12 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/engine_config.hpp"
+#include "train/metrics.hpp"
 #include "train/placement_note.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_warnings.hpp"
@@ -136,7 +138,17 @@ void open_folder(OpenRun& run, const TunedRun& choices) {
 
 /// What the job that finished the run had no room for, or did not see any more.
 void tidy_finished_run(OpenRun& run) {
-  comm::on_rank_0(run.world, [&] { run.journal.restore_metrics(run.start.step); });
+  const bool owes_evaluation = comm::from_rank_0(run.world, [&] {
+    run.journal.restore_metrics(run.start.step);
+    if (run.config.train.eval_every == 0) return false;
+    try {
+      return last_trained_step_in(std::filesystem::path(run.config.run.dir) / "metrics.jsonl") ==
+             run.start.step;
+    } catch (const Error&) {  // it cannot be read now
+      return false;
+    }
+  });
+  if (owes_evaluation) warn_of_no_evaluation(run);
   run.stopping.remove_file(run.log);
 }
 
@@ -152,6 +164,11 @@ void describe(OpenRun& run) {
 }
 
 }  // namespace
+
+void warn_of_no_evaluation(const OpenRun& run) {
+  run.log.warning("the last step is not evaluated; this does it: llampi evaluate --weights {} --data {}",
+                  run.config.run.dir, run.config.data.eval);
+}
 
 std::optional<Outcome> open_run(OpenRun& run) {
   open_data(run);

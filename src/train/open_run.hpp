@@ -47,6 +47,9 @@ struct OpenRun : RunSetup {
   }
 };
 
+/// Of the last step, after which the same command finds a complete run.
+void warn_of_no_evaluation(const OpenRun& run);
+
 /// Opens it. Collective.
 /// @returns how the job ends where there is nothing to train: the run is finished, or the job was told to stop while another
 /// one had the run's folder; otherwise nothing

@@ -68,6 +68,11 @@ class StopTally {
   bool hear(const StopVotes& votes);
   /// Whether the run stops: the same on all ranks.
   bool stops() const { return stops_; }
+  /// What comes next needs less time than was kept: it is asked again. All ranks do it at once.
+  void forget_max_hours() {
+    heard_.max_hours = 0;
+    stops_ = stopping_.decide(heard_);
+  }
 
  private:
   Stopping& stopping_;

@@ -124,13 +124,13 @@ bool TrainingLoop::do_what_is_due() {
   // Whatever becomes of the evaluation, what was due is saved.
   if (!run_.due(config.train.eval_every, step)) return true;
   if (!is_last) return !tally_.stops() && evaluate_now();
-  if (tally_.stops() || !evaluate_now())
-    run_.log.warning("step {} is not evaluated, because the run was told to stop: llampi evaluate can do it",
-                     step);
+  tally_.forget_max_hours();  // of it, time was kept to save
+  if (tally_.stops() || !evaluate_now()) warn_of_no_evaluation(run_);
   return true;
 }
 
 Outcome TrainingLoop::finish() {
+  run_.journal.finish();
   run_.stopping.remove_file(run_.log);
   traces_.write();
   return Outcome::done;
@@ -223,7 +223,8 @@ bool TrainingLoop::steps_are_long() const {
 
 /// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
 double TrainingLoop::seconds_to_go_on(int steps, double step_seconds) const {
-  if (run_.config.run.max_hours <= 0) return 0;  // nobody asks
+  if (run_.config.run.max_hours <= 0 || run_.state.step == run_.total_steps)
+    return 0;  // nobody asks; nothing is left to do
   double seconds =
       (run_.saver->is_under_way() || saves_.saves_again() ? 3 : 2) * run_.saver->seconds_to_save_all();
   for (int i = 1; i <= steps; ++i)
@@ -390,6 +391,8 @@ void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
     report_unreported_step();
     if (const auto second = comm::common_failure([&] { saves_.save(CheckpointContent::all); }))
       run_.log.warning("{}", message_of(second, run_.texts.name_of));
+  } else {
+    warn_of_no_evaluation(run_);
   }
   try {
     std::rethrow_exception(failure);

@@ -184,6 +184,11 @@ bool has_link(Id group, const std::string& path);
 Dataset open_dataset(Id group, const std::string& path);
 Group open_group(Id group, const std::string& path);
 
+/// A dataset of one piece, whose place in the file is taken at once: who creates it writes all of it. Without times: of the same
+/// content, all bytes are the same.
+Dataset create_contiguous_dataset(Id group, const std::string& name, Id type,
+                                  std::span<const std::int64_t> shape);
+
 /// Extents of a dataset; empty for a scalar.
 std::vector<std::int64_t> shape(Id dataset);
 

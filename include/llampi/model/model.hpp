@@ -139,10 +139,12 @@ struct LayerContext {
   /// the one measures it for the other. Empty: each layer measures what it casts.
   Tensor gradient_maximum = {};
   const double* inverse_tokens =
-      nullptr;                  ///< device memory: the gradients are those of loss_sum * inverse_tokens
-  double* loss_sum = nullptr;   ///< device memory: the last layer adds to it
-  Tensor logits;                ///< last layer's forward(): if set, [1, V] logits of the token `logits_row`,
-  std::int64_t logits_row = 0;  ///< instead of the loss
+      nullptr;                 ///< device memory: the gradients are those of loss_sum * inverse_tokens
+  double* loss_sum = nullptr;  ///< device memory: the last layer adds to it
+  Tensor
+      logits;  ///< last layer's forward(): if set, [1, V] logits of the token `logits_row`, instead of the loss
+  /// Of later tokens no result is used, and layers may leave them out; -1: all count.
+  std::int64_t logits_row = -1;
 };
 
 /// A part of a block. The last layer of a model is the loss: its backward() does the forward as well, chunk

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
+/// Not with what a run refuses whatever else it has.
+inline bool go_together(const Sharding& sharding, const fsdp::Offload& offloading) {
+  return !sharding.optimizer_over_replicas || !offloading.params;
+}
 inline bool offloads_anything(const fsdp::Offload& o) { return o.optimizer || o.params || o.residuals; }
 /// Whether `more` offloads what `less` does and possibly other things, and updates in the same place: its steps copy as much, or
 /// more.
@@ -105,7 +110,7 @@ struct Tuning {
   std::vector<TimedChoice> timed;  ///< all that fit and were timed, the fastest first
   /// Of each strategy, candidates that were not timed.
   std::map<Rejection, std::map<fsdp::Strategy, std::int64_t>> rejected;
-  std::map<fsdp::Strategy, std::string> impossible;  ///< the first reason of each
+  std::map<fsdp::Strategy, std::set<std::string>> impossible;  ///< some reasons of each
   std::int64_t candidates = 0;
   std::int64_t tries = 0;  ///< plans that were made: candidates with one level of recomputation each
   std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates that do not fit there

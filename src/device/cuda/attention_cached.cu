@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "device/cuda/attention.cuh"
+#include "device/cuda/attention_rows.cuh"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 
@@ -28,7 +29,7 @@ __global__ void keep_kernel(CachedProblem p, const T* qkv, T* cache) {
   for (std::int64_t i = threadIdx.x; i < p.width; i += blockDim.x) to[i] = from[i];
 }
 
-template <class T>
+template <class T, int kWidth>
 __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* out) {
   __shared__ float query[kMaximumDim], probabilities[kPlainWarps][32];
   __shared__ float sums[kPlainWarps][kMaximumDim], totals[kPlainWarps], maxima[kPlainWarps];
@@ -46,25 +47,16 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
   for (int first = keys_begin + warp * 32; first < keys_end; first += kPlainWarps * 32) {
     const int count = min(32, keys_end - first);
     float score = -INFINITY;
-    if (lane < count) {
-      const T* const key = keys + (first + lane) * p.width;
-      score = 0;
-      for (int d = 0; d < p.dim; ++d) score += query[d] * to_float(key[d]);
-    }
+    if (lane < count) score = dot<kWidth>(query, keys + (first + lane) * p.width, p.dim);
     const float now = fmaxf(largest, warp_max(score)), correction = expf(largest - now);
     const float probability = expf(score - now);
     probabilities[warp][lane] = probability;
     total = total * correction + warp_sum(probability);
     largest = now;
-    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) {
-      const int d = lane + 32 * i;
-      if (d >= p.dim) continue;
-      sum[i] *= correction;
-      for (int j = 0; j < count; ++j)
-        sum[i] += probabilities[warp][j] * to_float(values[(first + j) * p.width + d]);
-    }
+    for (int i = 0; i < kLaneColumns; ++i) sum[i] *= correction;
+    __syncwarp();
+    add_rows(sum, probabilities[warp], StridedRows<T>{values + first * p.width, p.width}, count, p.dim, lane);
     __syncwarp();
   }
 #pragma unroll
@@ -107,7 +99,7 @@ void CudaDevice::execute(const op::CachedAttention& o) {
   problem.qkv_stride = o.shape.qkv_cols();
   problem.out_stride = o.shape.query_cols();
   problem.width = 2 * o.shape.key_value_cols();
-  dispatch(o.qkv.dtype, [&](auto tag) {
+  dispatch_width(problem.dim, o.qkv.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
     auto* const from = static_cast<T*>(elements_of(o.qkv, o.qkv.dtype, tokens, problem.qkv_stride, "qkv"));
     auto* const kept =
@@ -115,8 +107,8 @@ void CudaDevice::execute(const op::CachedAttention& o) {
     auto* const to = static_cast<T*>(elements_of(o.out, o.qkv.dtype, tokens, problem.out_stride, "out"));
     const auto blocks = static_cast<unsigned>(tokens);
     launch(keep_kernel<T>, dim3(blocks), dim3(128), 0, compute(), problem, from, kept);
-    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(o.shape.query_heads)), dim3(kPlainWarps * 32),
-           0, compute(), problem, from, kept, to);
+    launch(cached_kernel<T, width()>, dim3(blocks, static_cast<unsigned>(o.shape.query_heads)),
+           dim3(kPlainWarps * 32), 0, compute(), problem, from, kept, to);
   });
 }
 

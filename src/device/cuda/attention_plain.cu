@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "device/cuda/attention.cuh"
+#include "device/cuda/attention_rows.cuh"
 #include "device/cuda/vectors.cuh"
 
 namespace llampi::device::cuda {
@@ -22,49 +23,6 @@ struct PlainPlace {
   int row = static_cast<int>(blockIdx.x) * kPlainWarps + warp;
   int head = blockIdx.y;
 };
-
-template <class T>
-__device__ inline void read_row(const T* from, int dim, int lane, float* to) {
-  for (int d = lane; d < dim; d += 32) to[d] = to_float(from[d]);
-}
-
-template <int kWidth, class T>
-__device__ inline float dot(const float* a, const T* b, int dim) {
-  float sum = 0;
-  for (int d = 0; d < dim; d += kWidth) {
-    const Vector<T, kWidth> v = load_vector<kWidth>(b + d);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += a[d + i] * v[i];
-  }
-  return sum;
-}
-
-/// Rows in memory, `stride` elements apart.
-template <class T>
-struct StridedRows {
-  const T* first;
-  std::int64_t stride;
-};
-
-/// sums[i] += sum over j < count of weights[j] * rows[j][lane + 32 i]
-template <class T>
-__device__ inline void add_rows(float (&sums)[kLaneColumns], const float* weights, StridedRows<T> rows,
-                                int count, int dim, int lane) {
-  for (int j = 0; j < count; ++j) {
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) {
-      if (lane + 32 * i < dim) sums[i] += weights[j] * to_float(rows.first[j * rows.stride + lane + 32 * i]);
-    }
-  }
-}
-
-template <class T>
-__device__ inline void write_row(const float (&sums)[kLaneColumns], float factor, T* to, int dim, int lane) {
-#pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i) {
-    if (lane + 32 * i < dim) to[lane + 32 * i] = from_float<T>(sums[i] * factor);
-  }
-}
 
 template <class T, int kWidth>
 __global__ void plain_forward_kernel(AttentionProblem p, const T* qkv, T* out, float* log_sum_exp) {
@@ -182,20 +140,11 @@ dim3 grid_of(const AttentionProblem& problem, int heads) {
   return {(problem.tokens + kPlainWarps - 1U) / kPlainWarps, static_cast<unsigned>(heads)};
 }
 
-/// work(Tag<T>{}, elements that are read at once): 16 bytes where each head starts at a multiple of them.
-template <class Work>
-void dispatch_width(const AttentionProblem& problem, DType dtype, const Work& work) {
-  dispatch(dtype, [&](auto tag) {
-    constexpr int kWidth = 16 / sizeof(typename decltype(tag)::type);
-    with_width<kWidth>(problem.dim % kWidth == 0, [&](auto width) { work(tag, width); });
-  });
-}
-
 }  // namespace
 
 void plain_attention(const AttentionProblem& problem, const AttentionOperands& operands,
                      cudaStream_t stream) {
-  dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
+  dispatch_width(problem.dim, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
     launch(plain_forward_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kPlainWarps), 0,
            stream, problem, static_cast<const T*>(operands.qkv), static_cast<T*>(operands.out),
@@ -205,7 +154,7 @@ void plain_attention(const AttentionProblem& problem, const AttentionOperands& o
 
 void plain_attention_backward(const AttentionProblem& problem, const AttentionOperands& operands,
                               cudaStream_t stream) {
-  dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
+  dispatch_width(problem.dim, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
     const auto start = [&](auto kernel, int heads) {
       launch(kernel, grid_of(problem, heads), dim3(32 * kPlainWarps), 0, stream, problem,
@@ -219,7 +168,7 @@ void plain_attention_backward(const AttentionProblem& problem, const AttentionOp
 
 void attention_delta(const AttentionProblem& problem, const AttentionOperands& operands,
                      cudaStream_t stream) {
-  dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
+  dispatch_width(problem.dim, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
     launch(delta_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kPlainWarps), 0, stream,
            problem, static_cast<const T*>(operands.dout), static_cast<const T*>(operands.out),

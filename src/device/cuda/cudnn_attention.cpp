@@ -131,21 +131,22 @@ void copy_heads(const CudnnProblem& problem, Copy copy, std::byte* column, std::
 void copy_gradients(const CudnnProblem& problem, const CudnnOperands& operands, const CudnnPiece& piece,
                     const Tensor& dqkv, cudaStream_t stream) {
   const std::int64_t size = size_of(problem.dtype);
-  const auto copy = [&](CudnnOperand from, std::int64_t from_row, std::int64_t heads, std::int64_t column) {
-    copy_documents({.lengths = static_cast<const std::int32_t*>(operands.at(kQueryLengths)),
-                    .begins = static_cast<const std::int64_t*>(operands.at(kStatisticsOffsets)),
-                    .batch = problem.batch,
-                    .width = problem.query_heads,
-                    .from = static_cast<const std::byte*>(operands.at(from)),
-                    .to = at(dqkv, 0, column),
-                    .from_row = from_row * size,
-                    .to_row = problem.qkv_row * size,
-                    .bytes = heads * problem.head_dim * size},
-                   stream);
+  const auto part = [&](CudnnOperand from, std::int64_t from_row, std::int64_t heads, std::int64_t column) {
+    return DocumentRows::Part{.from = static_cast<const std::byte*>(operands.at(from)),
+                              .to = at(dqkv, 0, column),
+                              .from_row = from_row * size,
+                              .to_row = problem.qkv_row * size,
+                              .bytes = heads * problem.head_dim * size};
   };
-  copy(kQueryGradient, problem.qkv_row, problem.query_heads, piece.query_column);
-  copy(kKeyGradient, problem.key_row(), problem.key_value_heads, piece.key_column);
-  copy(kValueGradient, problem.key_row(), problem.key_value_heads, piece.value_column);
+  copy_documents(
+      {.lengths = static_cast<const std::int32_t*>(operands.at(kQueryLengths)),
+       .begins = static_cast<const std::int64_t*>(operands.at(kStatisticsOffsets)),
+       .batch = problem.batch,
+       .width = problem.query_heads,
+       .parts = {part(kQueryGradient, problem.qkv_row, problem.query_heads, piece.query_column),
+                 part(kKeyGradient, problem.key_row(), problem.key_value_heads, piece.key_column),
+                 part(kValueGradient, problem.key_row(), problem.key_value_heads, piece.value_column)}},
+      stream);
 }
 
 class GraphAttention final : public CudnnAttention {

@@ -34,11 +34,6 @@ struct Groups {
   std::int32_t* size;   ///< [T] of a leader's group; 0: not a leader
 };
 
-__device__ inline int warp_sum_of(int x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, offset);
-  return x;
-}
-
 /// A warp has a token.
 __global__ void __launch_bounds__(kElementThreads)
     group_kernel(const std::int32_t* tokens, int count, const Groups groups) {
@@ -54,9 +49,9 @@ __global__ void __launch_bounds__(kElementThreads)
     equal += other_id == id ? 1 : 0;
     before += other_id == id && other < t ? 1 : 0;
   }
-  smaller = warp_sum_of(smaller);
-  before = warp_sum_of(before);
-  equal = warp_sum_of(equal);
+  smaller = __reduce_add_sync(0xFFFFFFFFU, smaller);
+  before = __reduce_add_sync(0xFFFFFFFFU, before);
+  equal = __reduce_add_sync(0xFFFFFFFFU, equal);
   if (lane != 0) return;
   groups.order[smaller + before] = t;
   groups.begin[t] = smaller;

@@ -70,15 +70,16 @@ __global__ void __launch_bounds__(kElementThreads)
     put(entry, tokens, 0);
 }
 
-/// A column of blocks for each document.
+/// A column of blocks for each document and part.
 __global__ void __launch_bounds__(kElementThreads) document_rows(DocumentRows rows) {
-  const std::int64_t begin = rows.begins[blockIdx.x] / rows.width, packs = rows.bytes / 16;
+  const DocumentRows::Part& part = rows.parts[blockIdx.z];
+  const std::int64_t begin = rows.begins[blockIdx.x] / rows.width, packs = part.bytes / 16;
   const std::int64_t count = rows.lengths[blockIdx.x] * packs,
                      stride = std::int64_t{gridDim.y} * kElementThreads;
   for (std::int64_t i = std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x; i < count; i += stride) {
     const std::int64_t token = begin + i / packs, at = i % packs * 16;
-    *reinterpret_cast<uint4*>(rows.to + token * rows.to_row + at) =
-        *reinterpret_cast<const uint4*>(rows.from + token * rows.from_row + at);
+    *reinterpret_cast<uint4*>(part.to + token * part.to_row + at) =
+        *reinterpret_cast<const uint4*>(part.from + token * part.from_row + at);
   }
 }
 
@@ -116,9 +117,12 @@ void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, s
 
 void copy_documents(const DocumentRows& rows, cudaStream_t stream) {
   constexpr std::int64_t kBlocks = 1024;  // one long document gets them all
-  require(rows.bytes % 16 == 0 && rows.from_row % 16 == 0 && rows.to_row % 16 == 0, "rows of whole packs");
+  for (const auto& part : rows.parts)
+    require(part.bytes % 16 == 0 && part.from_row % 16 == 0 && part.to_row % 16 == 0, "rows of whole packs");
   const std::int64_t blocks_of_document = std::max<std::int64_t>(1, kBlocks / rows.batch);
-  launch(document_rows, dim3(static_cast<unsigned>(rows.batch), static_cast<unsigned>(blocks_of_document)),
+  launch(document_rows,
+         dim3(static_cast<unsigned>(rows.batch), static_cast<unsigned>(blocks_of_document),
+              static_cast<unsigned>(std::size(rows.parts))),
          dim3(kElementThreads), 0, stream, rows);
 }
 

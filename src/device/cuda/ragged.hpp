@@ -38,16 +38,19 @@ void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, s
                         std::span<const RaggedTables> tables, const RaggedWidths& widths,
                         cudaStream_t stream);
 
-/// Rows of documents from one tensor to another one, which are all that is written there.
+/// Rows of documents from tensors to columns of others, in one launch. Nothing else is written there.
 /// All addresses and numbers of bytes are multiples of 16.
 struct DocumentRows {
   const std::int32_t* lengths = nullptr;  ///< of `batch` documents, as in RaggedTables
   const std::int64_t* begins = nullptr;   ///< likewise; a token is `width` elements
   std::int64_t batch = 0, width = 1;
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  std::int64_t from_row = 0, to_row = 0;  ///< bytes from a token to the next one
-  std::int64_t bytes = 0;                 ///< of a row that are copied
+  struct Part {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    std::int64_t from_row = 0, to_row = 0;  ///< bytes from a token to the next one
+    std::int64_t bytes = 0;                 ///< of a row that are copied
+  };
+  Part parts[3] = {};  ///< as those of queries, keys and values
 };
 void copy_documents(const DocumentRows& rows, cudaStream_t stream);
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "infer/continuation.hpp"
+#include "llampi/infer/session.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 

@@ -283,6 +283,7 @@ TEST_F(Train, AnEvaluationThatCannotBeReadLosesNothing) {
     EXPECT_THAT(message, HasSubstr("eval.h5 is truncated"));
     EXPECT_THAT(message, HasSubstr(fmt::format("; the newest checkpoint is of step {}", step)));
     EXPECT_EQ(newest(c), checkpoint::checkpoint_path(c.run.dir, step));
+    EXPECT_TRUE(step == 8 || logged("the last step is not evaluated"));
     world().barrier();
     if (world().rank() == 0) fs::copy_file(aside, eval, fs::copy_options::overwrite_existing);
     world().barrier();
@@ -295,8 +296,14 @@ TEST_F(Train, TheLastStepIsSavedBeforeItIsEvaluated) {
   c.train.eval_every = 12;
   c.data.eval = (folder_ / "eval.h5").string();
   EXPECT_EQ(run(c, at_step(12, 0, [] { request_stop(); })), Outcome::done);
-  EXPECT_TRUE(logged("step 12 is not evaluated"));
+  const std::string advice = "the last step is not evaluated; this does it: llampi evaluate --weights " +
+                             c.run.dir + " --data " + c.data.eval;
+  EXPECT_TRUE(logged(advice));
   EXPECT_EQ(newest(c), checkpoint::checkpoint_path(c.run.dir, 12));
+  // As of a job that was killed then.
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("run already complete"));
+  EXPECT_TRUE(logged(advice));
 }
 
 TEST_F(Train, AStopFileIsPutAsideIfTheStateCannotBeSavedToo) {

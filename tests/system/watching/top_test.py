@@ -34,7 +34,7 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
     assert not top.echoes() and not top.stops()
     fcntl.ioctl(top.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 8, 0, 0))  # hardly any room
     top.printed = b""
-    top.read_until("\x1b[Hone: don\x1b[K")
+    top.read_until("\x1b[Hdone: on\x1b[K")  # the state before the folder
     top.type(b"xq")
     assert top.status() == 0 and top.text.endswith(BACK), top.text[-200:]
 
@@ -43,6 +43,11 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
         top.read_until("step 9 of 9", "other: done")
         end(top)
         assert top.status() == 0 and top.text.endswith(BACK), top.text[-200:]
+
+    many = Terminal(of_test, of_test.program, "top", *["one"] * 40)  # on 30 rows
+    many.read_until("one: done", "11 more runs")
+    many.type(b"q")
+    assert many.status() == 0, many.text[-200:]
 
     once = Terminal(of_test, of_test.program, "top", "--once", "one")
     assert once.status() == 0 and "\x1b" not in once.text and "step 9 of 9" in once.text, once.text

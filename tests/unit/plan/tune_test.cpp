@@ -173,7 +173,7 @@ TEST(Tune, SaysWhyCandidatesWereRejected) {
   const Tuning tuning = formulas.tuned();
   const std::string text = format_tuning(tuning, std::nullopt, 1e3, 30);
   EXPECT_NE(text.find("need more device memory than there is: "), std::string::npos) << text;
-  EXPECT_NE(text.find("not allowed (hybrid_shard), for example: not together\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("not possible (hybrid_shard), for example: not together\n"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -120,6 +120,46 @@ TEST_F(RunFiles, MayBeEmpty) {
   EXPECT_EQ(summarize(run, 0).step, 0);
 }
 
+TEST_F(RunFiles, MayHaveNoMetricsYetWhereTheRunStarts) {
+  write("running.json", running_json(host_name(), ::getpid()));
+  RunReader reader(folder());
+  EXPECT_TRUE(reader.run().running);
+  write("metrics.jsonl", line(1, 4));
+  reader.update();
+  EXPECT_THAT(reader.run().steps.step, ElementsAre(1));
+}
+
+std::string history(const std::vector<std::pair<const char*, int>>& events) {
+  std::string text;
+  for (const auto& [event, step] : events)
+    text += fmt::format(R"({{"event": "{}", "step": {}, "time": {}}})", event, step, text.size()) + "\n";
+  return text;
+}
+
+std::vector<std::int64_t> checkpoints_of(const report::Run& run) {
+  std::vector<std::int64_t> steps;
+  for (const auto& event : run.history) {
+    if (event.kind == HistoryEvent::Kind::checkpoint) steps.push_back(event.step);
+  }
+  return steps;
+}
+
+TEST_F(RunFiles, KnowWhichCheckpointsAreGone) {
+  write("metrics.jsonl", line(1, 4));
+  write("history.jsonl",
+        history({{"start", 0}, {"checkpoint", 100}, {"checkpoint", 200}, {"end", 250}, {"start", 100}}));
+  EXPECT_THAT(checkpoints_of(read_run(folder())), ElementsAre(100));
+  EXPECT_THAT(read_run(folder()).history, SizeIs(4)) << "both jobs are of this run";
+  // One that begins anew in the same folder is another run.
+  write("history.jsonl",
+        history({{"start", 0}, {"checkpoint", 100}, {"end", 250}, {"start", 0}, {"checkpoint", 50}}));
+  EXPECT_THAT(checkpoints_of(read_run(folder())), ElementsAre(50));
+  EXPECT_THAT(read_run(folder()).history, SizeIs(2));
+  // That was killed before it had one: not another.
+  write("history.jsonl", history({{"start", 0}, {"start", 0}, {"checkpoint", 50}}));
+  EXPECT_THAT(read_run(folder()).history, SizeIs(3));
+}
+
 TEST_F(RunFiles, OfWhatIsNoRunAreRefused) {
   EXPECT_EQ(
       user_error([&] { read_run(folder()); }),

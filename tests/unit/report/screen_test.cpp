@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "llampi/report/summary.hpp"
 
 namespace llampi::test {
 namespace {
@@ -68,6 +71,21 @@ TEST(Plot, DrawsEightDotsInABrailleCharacter) {
   EXPECT_THAT(plot(Values{0, 0}, 1, 1, true), ElementsAre("⠉")) << "both dots of the upper row";
   EXPECT_THAT(plot(Values{0, 3}, 1, 1, true), ElementsAre("⡸"));
   EXPECT_THAT(plot(Values{3, 2, 1, 0}, 2, 1, true), ElementsAre("⠑⢄"));
+}
+
+TEST(Plot, DrawsNoRoundings) {
+  const double value = 3e-4;
+  const Values constant(13, value);
+  EXPECT_THAT(plot(constant, 40, 3, false),
+              ElementsAre(std::string(40, '*'), std::string(40, ' '), std::string(40, ' ')));
+  EXPECT_THAT(plot(Values{value, std::nextafter(value, 1)}, 2, 2, false), ElementsAre("**", "  "));
+}
+
+TEST(ScreenLines, NeverCutOffTheState) {
+  auto run = run_with(10);
+  run.folder = std::string(100, 'x');
+  const auto lines = screen_lines(run, {80, 24, true}, 1e9 + 12);
+  EXPECT_THAT(lines.at(0), StartsWith(summarize(run, 1e9 + 12).state + ": xxx"));
 }
 
 TEST(ScreenLines, TellWhereARunIs) {

@@ -94,6 +94,19 @@ TEST_F(StoppingTest, WhatWasHeardOnceCountsFromThenOn) {
   EXPECT_EQ(s.reason(), StopReason::file);
 }
 
+TEST_F(StoppingTest, WhatNeedsLessTimeIsAskedAgain) {
+  auto s = stopping(1);
+  StopTally tally(s);
+  EXPECT_TRUE(tally.hear(tally.own(3601)));
+  tally.forget_max_hours();
+  EXPECT_FALSE(tally.stops());
+  EXPECT_FALSE(tally.hear(tally.own(0)));
+  EXPECT_TRUE(tally.hear({.max_hours = 1, .signal = 1}));
+  tally.forget_max_hours();
+  EXPECT_TRUE(tally.stops());
+  EXPECT_EQ(s.reason(), StopReason::signal);
+}
+
 TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
   const auto out_of_time = stopping(1).vote(3601);
   request_stop();
