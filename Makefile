@@ -57,7 +57,7 @@ program: configure ## build the program alone, without the tests, which take lon
 example-program: configure
 	@target=$(if $(wildcard /dev/nvidia[0-9]* /dev/dxg $(BUILD)/libllampi_cuda.so),program,llampi); \
 	$(cmake) --build $(BUILD) --parallel $(JOBS) --target $$target && \
-	if [ $$target = llampi ] && $(cmake) --build $(BUILD) --target help | grep -q llampi_cuda; then \
+	if [ $$target = llampi ] && $(cmake) --build $(BUILD) --target help | grep llampi_cuda >/dev/null; then \
 	  echo "built for CPUs; make program builds the GPU code, too"; \
 	fi
 

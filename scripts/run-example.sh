@@ -49,7 +49,7 @@ train_bytes=$((total_bytes * 9 / 10))
 checksum=$(cat -- "${inputs[@]}" | cksum)
 
 if [[ -e $data/checksum && $(<"$data/checksum") != "$checksum" ]]; then
-    fail "$run_dir was trained on another text; remove it, or give another folder: make run RUN_DIR=FOLDER"
+    fail "$run_dir was trained on another text; remove it, or give another folder: make run${TEXT:+ TEXT=\"$TEXT\"} RUN_DIR=FOLDER"
 fi
 
 if [[ -e $data && ! -e $data/checksum ]]; then

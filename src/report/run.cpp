@@ -128,14 +128,14 @@ std::string outcome_of(const json& line) {
   return outcome;
 }
 
-/// Of checkpoints later than the step at which a job starts, it has found none: they are gone. One that starts at the beginning
-/// though there were some is another run.
+/// Of checkpoints with all state later than the step at which a job starts, it has found none: they are gone. One that starts at the
+/// beginning though there were some is another run.
 void drop_lost(std::vector<HistoryEvent>& history, std::int64_t start_step) {
-  const auto is_checkpoint = [](const HistoryEvent& event) {
-    return event.kind == HistoryEvent::Kind::checkpoint;
+  const auto is_gone = [&](const HistoryEvent& event) {
+    return event.kind == HistoryEvent::Kind::checkpoint && !event.weights_only && event.step > start_step;
   };
-  if (start_step == 0 && std::ranges::any_of(history, is_checkpoint)) history.clear();
-  std::erase_if(history, [&](const auto& event) { return is_checkpoint(event) && event.step > start_step; });
+  if (start_step == 0 && std::ranges::any_of(history, is_gone)) history.clear();
+  std::erase_if(history, is_gone);
 }
 
 /// A line of history.jsonl.
@@ -158,7 +158,14 @@ void add_event(Run& run, const json& line) {
   } else if (event == "memory") {
     run.used_bytes = sizes_of(line, "used_bytes");
   } else if (event == "checkpoint") {
-    run.history.push_back({Kind::checkpoint, time, step, number_of(line, "seconds")});
+    // Saved again, a step has the last one.
+    std::erase_if(run.history,
+                  [&](const auto& other) { return other.kind == Kind::checkpoint && other.step == step; });
+    run.history.push_back({.kind = Kind::checkpoint,
+                           .time = time,
+                           .step = step,
+                           .seconds = number_of(line, "seconds"),
+                           .weights_only = text_of(line, "content") == "weights"});
   } else if (event == "end") {
     run.history.push_back({Kind::end, time, step, 0, outcome_of(line)});
   }

@@ -101,7 +101,7 @@ Dots dots_of(std::span<const double> values, int columns, int rows) {
   Dots dots{columns, rows};
   const std::vector<double> points = spread(values, columns);
   const Bounds bounds = bounds_of(points);
-  const double height = bounds.high > bounds.low ? bounds.high - bounds.low : 1;
+  const double height = bounds.high - bounds.low;  // 0: what differs at all differs by roundings
   int before = -1;
   for (int column = 0; column < columns; ++column) {
     const double value = points[static_cast<std::size_t>(column)];
@@ -109,7 +109,8 @@ Dots dots_of(std::span<const double> values, int columns, int rows) {
       before = -1;
       continue;
     }
-    const int row = static_cast<int>(std::lround((bounds.high - value) / height * (rows - 1)));
+    const int row =
+        height > 0 ? static_cast<int>(std::lround((bounds.high - value) / height * (rows - 1))) : 0;
     int first = row, last = row;
     if (before >= 0 && before < row) first = before + 1;
     if (before > row) last = before - 1;
@@ -186,9 +187,15 @@ std::string slowest_rank(const Run& run, const std::optional<TracedRanks>& trace
 }
 
 std::vector<std::string> numbers(const Run& run, const Summary& s, double now, const Screen& screen) {
-  std::vector<std::string> lines = {fmt::format("{}: {}", run.folder.string(), s.state)};
-  if (std::ssize(lines[0]) > screen.columns)
-    lines = {fmt::format("{}: {}", s.state, run.folder.string())};  // the state is never cut off
+  // Where both have no room, the beginning of the folder goes, but not its name.
+  std::string folder = run.folder.string();
+  const auto name = run.folder.filename().string();
+  if (const auto room = std::max(std::ssize(name), screen.columns - std::ssize(s.state) - 5);
+      std::ssize(folder) > room + 3)
+    folder =
+        "..." +
+        (room == std::ssize(name) ? name : folder.substr(folder.size() - static_cast<std::size_t>(room)));
+  std::vector<std::string> lines = {fmt::format("{}: {}", folder, s.state)};
   if (s.total_steps > 0) {
     const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
     const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);

@@ -90,7 +90,7 @@ void Journal::finish() {
   try {
     folder_->metrics().sync();
   } catch (const Error& error) {
-    log_.warning("{}; the last lines of metrics.jsonl are lost", error.what());
+    log_.warning("{}; its lines that were not saved elsewhere are lost", error.what());
   }
 }
 

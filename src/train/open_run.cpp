@@ -140,7 +140,7 @@ void open_folder(OpenRun& run, const TunedRun& choices) {
 void tidy_finished_run(OpenRun& run) {
   const bool owes_evaluation = comm::from_rank_0(run.world, [&] {
     run.journal.restore_metrics(run.start.step);
-    if (run.config.train.eval_every == 0) return false;
+    if (run.config.train.eval_every == 0 || !run.start.complete) return false;
     try {
       return last_trained_step_in(std::filesystem::path(run.config.run.dir) / "metrics.jsonl") ==
              run.start.step;

@@ -340,6 +340,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   }
   return {.checkpoint = checkpoint->file,
           .finished = finished,
+          .complete = finished && state.step == total_steps(config, state),
           .weights = std::move(base),
           .run_text = std::move(run_text),
           .step = checkpoint->summary.state.step,

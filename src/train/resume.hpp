@@ -23,6 +23,7 @@ namespace llampi::train {
 struct Start {
   std::filesystem::path checkpoint = {};  ///< empty: from the beginning
   bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so
+  bool complete = false;                  ///< the same, and it is of the last step, not of a later one
   /// What model.weights names, where it is read: from the beginning, and always of a run that trains adapters; empty: random
   std::filesystem::path weights = {};
   std::filesystem::path adapter = {};  ///< from the beginning: what lora.weights names; empty: random
@@ -30,7 +31,9 @@ struct Start {
   std::int64_t step = -1;              ///< of the checkpoint; -1: from the beginning
   std::string placement = {};          ///< the checkpoint's note run.placement: placement_note()
 
-  auto members() { return std::tie(checkpoint, finished, weights, adapter, run_text, step, placement); }
+  auto members() {
+    return std::tie(checkpoint, finished, complete, weights, adapter, run_text, step, placement);
+  }
 };
 
 /// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.

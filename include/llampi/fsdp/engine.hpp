@@ -67,7 +67,7 @@ class Engine {
   StepResult step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs);
   /// Sum of the token losses of one micro-batch of this rank. Collective: every rank calls it equally often.
   double evaluate(const device::HostBatch& batch);
-  /// Logits [V] of the token at `row` of the micro-batch, in float64. Collective.
+  /// Logits [V] of the token at `row` of the micro-batch, in float64. With a KV cache, keys of later tokens are not kept. Collective.
   std::vector<double> logits(const device::HostBatch& batch, std::int64_t row);
 
   /// Initial values by Philox, keyed by (seed, name, element): the same for every world size and strategy.

@@ -45,6 +45,7 @@ struct HistoryEvent {
   double seconds = 0;                                      ///< of a checkpoint: to write it
   std::string text = {};                                   ///< the outcome of an end, with its reason
   std::map<std::string, std::int64_t> planned_bytes = {};  ///< of a start: by kind of memory
+  bool weights_only = false;                               ///< a checkpoint from which no run continues
 };
 
 struct Run {

@@ -34,7 +34,7 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
     assert not top.echoes() and not top.stops()
     fcntl.ioctl(top.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 8, 0, 0))  # hardly any room
     top.printed = b""
-    top.read_until("\x1b[Hdone: on\x1b[K")  # the state before the folder
+    top.read_until("\x1b[Hone: don\x1b[K")
     top.type(b"xq")
     assert top.status() == 0 and top.text.endswith(BACK), top.text[-200:]
 

@@ -79,13 +79,23 @@ TEST(Plot, DrawsNoRoundings) {
   EXPECT_THAT(plot(constant, 40, 3, false),
               ElementsAre(std::string(40, '*'), std::string(40, ' '), std::string(40, ' ')));
   EXPECT_THAT(plot(Values{value, std::nextafter(value, 1)}, 2, 2, false), ElementsAre("**", "  "));
+  EXPECT_THAT(plot(Values{1e13, 1e13 - 9000}, 2, 2, false), ElementsAre("**", "  "));
 }
 
-TEST(ScreenLines, NeverCutOffTheState) {
+TEST(ScreenLines, CutOffTheBeginningOfALongFolder) {
   auto run = run_with(10);
-  run.folder = std::string(100, 'x');
-  const auto lines = screen_lines(run, {80, 24, true}, 1e9 + 12);
-  EXPECT_THAT(lines.at(0), StartsWith(summarize(run, 1e9 + 12).state + ": xxx"));
+  const std::string state = summarize(run, 1e9 + 12).state;
+  const auto first = [&](const std::string& folder, int columns) {
+    run.folder = folder;
+    return screen_lines(run, {columns, 24, true}, 1e9 + 12).at(0);
+  };
+  const std::string longer = std::string(100, 'x') + "/name";
+  const std::string line = first(longer, 80);
+  EXPECT_EQ(columns_of(line), 80);
+  EXPECT_THAT(line, StartsWith("...xxx"));
+  EXPECT_TRUE(line.ends_with("x/name: " + state)) << line;
+  EXPECT_THAT(first(longer, 12), StartsWith("...name: ")) << "the name is always there";
+  EXPECT_EQ(first("runs/a", 80), "runs/a: " + state);
 }
 
 TEST(ScreenLines, TellWhereARunIs) {
