@@ -42,8 +42,7 @@ class TerminalLines {
   }
   void progress(const std::string& line) {
     const std::lock_guard lock(mutex_);
-    const int columns = terminal_size(stream_).columns - 1;  // a line that wraps could not be cleared
-    shown_ = line.substr(0, static_cast<std::size_t>(columns));
+    shown_ = cut_to_terminal(line, stream_);
     write(kClearLine + shown_, stream_);
   }
 
@@ -72,6 +71,10 @@ TerminalSize terminal_size(std::FILE* stream) {
   winsize size{};
   if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
   return {size.ws_col, size.ws_row};
+}
+
+std::string cut_to_terminal(const std::string& line, std::FILE* stream) {
+  return line.substr(0, static_cast<std::size_t>(terminal_size(stream).columns - 1));
 }
 
 void print(const std::string& text) {

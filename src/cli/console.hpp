@@ -20,6 +20,8 @@ struct TerminalSize {
 };
 /// Of the terminal that the stream is; the usual one where it is none.
 TerminalSize terminal_size(std::FILE* stream);
+/// What of a line fits into a row of the terminal: one that wraps could not be cleared.
+std::string cut_to_terminal(const std::string& line, std::FILE* stream);
 
 /// On standard output, at once. @throws Error if it cannot be written, as where a disk is full
 void print(const std::string& text);

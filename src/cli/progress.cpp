@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "cli/console.hpp"
-#include "cli/terminal.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -50,9 +49,7 @@ void Progress::show(std::int64_t bytes) {
   if (!is_terminal_ || now - shown_ < kBetweenLines) return;
   shown_ = now;
   is_shown_ = true;
-  const int columns = terminal_size(stderr).columns - 1;  // a line that wraps could not be cleared
-  write(kClearLine +
-        progress_line(bytes, total_bytes_, seconds()).substr(0, static_cast<std::size_t>(columns)));
+  write(kClearLine + cut_to_terminal(progress_line(bytes, total_bytes_, seconds()), stderr));
 }
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }

@@ -11,7 +11,6 @@
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/available_memory.hpp"
 #include "llampi/plan/calibration.hpp"
-#include "llampi/plan/report.hpp"
 #include "llampi/train/open_compute.hpp"
 #include "measure/bench.hpp"
 

@@ -172,20 +172,19 @@ class Search {
     const Level least =
         std::ranges::find(space_.checkpointing, choice.checkpointing) - space_.checkpointing.begin();
     const Level end = end_of_fast_levels(choice);
-    const auto rejected = tuning_.rejected;  // other levels of what was timed are no candidates
-    const auto impossible = tuning_.impossible;
     for (Level level = least + 1; level < end; level += std::max<Level>(1, (end - least) / kTried)) {
       choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
-      const auto trial = attempt(choice);
-      if (!trial || !trial->fits()) continue;
-      auto timed = if_possible(choice, trial->time);
-      if (!timed) continue;
-      const bool leaves_room =
-          static_cast<double>(timed->needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
-      if (timed->time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(*timed));
+      ++tuning_.tries;
+      try {
+        const Trial trial = try_(choice);
+        if (!trial.fits()) continue;
+        TimedChoice timed = trial.time();
+        const bool leaves_room =
+            static_cast<double>(timed.needed_bytes) < kNoticeable * static_cast<double>(best.needed_bytes);
+        if (timed.time.seconds < best.time.seconds || leaves_room) levels.push_back(std::move(timed));
+      } catch (const UserError&) {  // nothing is rejected: the choice has been timed
+      }
     }
-    tuning_.rejected = rejected;
-    tuning_.impossible = impossible;
     order(levels);
     best = levels.front();
   }
