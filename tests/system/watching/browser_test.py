@@ -169,14 +169,15 @@ with runs.Runs(sys.argv[1]) as of_test:
                 seconds = 0.01 + 0.001 * (line["step"] % 3)
                 line.update(step_seconds=seconds, data_seconds=seconds / 4, tokens_per_second=32 / seconds, checkpoint_stall_seconds=0.002 * (line["step"] % 12 == 0))
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    # Two ranks, of which one takes twice as long, and a run that began again.
+    # Two ranks, of which one takes twice as long, and a run that began again: its first job had not saved a checkpoint.
     (folder / "other/trace").mkdir()
     for rank in (0, 1):
         event = {"ph": "X", "pid": rank, "ts": 0, "dur": 1e6 * (rank + 1), "cat": "forward", "args": {"step": 3}}
         (folder / f"other/trace/rank-0000{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
-    starts = [line for line in of_test.lines("other", "history.jsonl") if line["event"] == "start"]
-    with open(folder / "other/history.jsonl", "a") as history:
-        history.write(json.dumps(dict(starts[0], time=of_test.lines("other")[-2]["time"])) + "\n")
+    history = [line for line in of_test.lines("other", "history.jsonl") if line["event"] != "checkpoint"]
+    again = dict(history[0], time=of_test.lines("other")[-2]["time"])
+    assert again["event"] == "start" and again["step"] == 0, again
+    (folder / "other/history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history + [again]))
     of_test.call("report", "one", "other", "--output", "page.html")
     page = folder / "page.html"
     for theme in chromium.SCHEMES:
