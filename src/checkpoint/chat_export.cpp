@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/chat_export.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -77,7 +79,9 @@ std::string add_chat(const fs::path& folder, const std::string& chat_template, c
     generation["bos_token_id"] = *begin;
   model["eos_token_id"] = generation["eos_token_id"] = ids.size() == 1 ? Json(ids.front()) : Json(ids);
   write_object(folder / "generation_config.json", generation);
-  log.info("chat template: {}; a text ends at {}", known->name, tokenizer->decode(ids));
+  std::vector<std::string> ends;
+  for (const auto id : ids) ends.push_back(tokenizer->decode(std::vector{id}));
+  log.info("chat template: {}; a text ends at {}", known->name, fmt::join(ends, " or "));
   return model.dump(2) + "\n";
 }
 

@@ -82,9 +82,9 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
         request.output.string());
     return;
   }
+  if (request.is_over_bytes) return log.info("tokenizer: none, the tokens of the model are bytes");
   log.warning(
-      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer; "
-      "llampi needs none for a model over bytes",
+      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer",
       request.output.string());
 }
 

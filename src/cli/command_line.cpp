@@ -103,8 +103,9 @@ CommandLine assign_command_line(const Arguments& arguments, const std::vector<Op
   CommandLine line = parse_command_line(arguments, options);
   for (const auto& note : line.notes) log.info("{}", note);
   if (line.positional.size() > max_positional) {
-    throw_user_error("unexpected argument \"{}\"; options are written --name=value",
-                     line.positional[max_positional]);
+    throw_user_error(
+        "unexpected argument \"{}\"{}; options are written --name=value", line.positional[max_positional],
+        max_positional > 0 ? fmt::format(" after \"{}\"", line.positional[max_positional - 1]) : "");
   }
   for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
   return line;

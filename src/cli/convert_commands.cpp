@@ -18,6 +18,7 @@
 #include "llampi/core/dtype_words.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/data/content.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 
@@ -155,7 +156,6 @@ int export_command(const Arguments& arguments) {
                  .base = a.base,
                  .dtype = a.dtype,
                  .max_shard_bytes = parse_size(a.max_shard_size),
-                 .tokenizers = {},
                  .overwrite = a.overwrite};
       if (a.adapter && !a.tokenizer.empty())
         throw_user_error("--tokenizer cannot be used with --adapter; remove it");
@@ -172,6 +172,7 @@ int export_command(const Arguments& arguments) {
         request.tokenizers =
             with_source("--checkpoint ", a.checkpoint, [&] { return folders_of_run(a.checkpoint, log); });
         if (!a.base.empty()) request.tokenizers.insert(request.tokenizers.begin(), a.base);
+        request.is_over_bytes = data::tokenizer_in(run_of(a.checkpoint).note("data.train")) == "bytes";
       }
     });
     with_source("--checkpoint ", request.checkpoint, [&] {

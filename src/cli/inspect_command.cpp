@@ -19,6 +19,7 @@
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
+#include "llampi/tokenizer/chat.hpp"
 #include "llampi/train/run_checkpoints.hpp"
 #include "llampi/train/run_text.hpp"
 
@@ -28,7 +29,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr const char* kInspectUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
+constexpr const char* kInspectUsage = R"(Usage: llampi inspect FILE|FOLDER [--units] [--verify] [--json]
 
 Describes a checkpoint, a token file, a Hugging Face folder, or the newest checkpoint of a run folder.
 With --verify: reads the whole checkpoint and compares it with its checksums; names the first tensor
@@ -131,6 +132,13 @@ Json describe_adapter(const checkpoint::CheckpointSummary& summary, const fs::pa
           {"base_dtype", train::read_run_text(summary.texts.run_config).value("lora.base_dtype")}};
 }
 
+/// The template's name; null: there is none, or nothing says which.
+Json describe_template(const std::string& text) {
+  if (text.empty()) return {};
+  const auto known = tokenizer::recognise_template(text);
+  return known ? known->name : "one that llampi does not know";
+}
+
 Json describe_checkpoint(const fs::path& file) {
   const checkpoint::CheckpointSummary summary = checkpoint::read_checkpoint_summary(file);
   const std::string& config = summary.texts.model_config;
@@ -144,6 +152,8 @@ Json describe_checkpoint(const fs::path& file) {
       {"state", describe_state(summary.state)},
       {"tensors", describe_tensors(summary)},
       {"model", config.empty() ? Json() : describe_model(model::LlamaConfig::parse(config, file.string()))}};
+  if (const Json chat = describe_template(summary.texts.chat_template); !chat.is_null())
+    json["chat_template"] = chat;
   if (const Json adapter = describe_adapter(summary, file); !adapter.empty()) json["adapter"] = adapter;
   return json;
 }
@@ -183,6 +193,7 @@ Json describe_tokens(const fs::path& path) {
   json["vocab_size"] = vocabulary == 0 ? Json() : Json(vocabulary);
   json["tokenizer"] = tokenizer.empty() ? Json() : Json(tokenizer);
   json["tokenizer_hash"] = notes.tokenizer_hash.empty() ? Json() : Json(notes.tokenizer_hash);
+  if (const Json chat = describe_template(notes.chat_template); !chat.is_null()) json["chat_template"] = chat;
   json["loss_mask"] = file.has_loss_mask();
   return json;
 }
@@ -273,7 +284,8 @@ std::string for_people(const Json& object, int indent) {
       continue;
     }
     std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-    if (value.is_null()) shown = key == "optimizer_dtype" ? "none" : "unknown";
+    if (value.is_null())
+      shown = key == "optimizer_dtype" ? "none" : key == "weights_bytes" ? "not there" : "unknown";
     if (value.is_number_integer() && key != "seed") shown = with_separators(value.get<std::int64_t>());
     if (key.ends_with("bytes") && value.is_number()) shown += fmt::format(" ({})", format_bytes(value));
     text += fmt::format("{}{:<{}} {}{}\n", margin, key, 26 - indent, shown, remark_on(key));

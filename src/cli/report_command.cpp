@@ -83,9 +83,10 @@ Manual report_manual() {
 int report_command(const Arguments& arguments) {
   if (!works_alone("report", environment_variable)) return kDone;
   ReportRequest request;
-  const auto folders = assign_command_line(arguments, options_of(request),
-                                           std::numeric_limits<std::size_t>::max(), console_log(true, stderr))
-                           .positional;
+  const Log log = console_log(true, stderr);
+  const auto folders =
+      assign_command_line(arguments, options_of(request), std::numeric_limits<std::size_t>::max(), log)
+          .positional;
   if (folders.empty())
     throw_user_error("report needs the folder of a run (run.dir); see llampi report --help");
   const io::OutputFile output{.path = io::follow_links(output_of(request, folders)),
@@ -93,10 +94,10 @@ int report_command(const Arguments& arguments) {
                               .is_own = report::is_page,
                               .overwrite = request.overwrite};
   std::vector<report::Run> runs;
-  for (const auto& folder : folders) runs.push_back(report::read_run(folder));
+  for (const auto& folder : report::folders_of_runs(folders, log)) runs.push_back(report::read_run(folder));
   output.check();
   const std::string text = report::page(runs, unix_seconds());
-  io::clear_leftovers(output.path, console_log(true, stderr));
+  io::clear_leftovers(output.path, log);
   require_writable_folder(output.path);
   output.write(text);
   print(fmt::format("{}: {}, {}\n", output.path.string(), count(std::ssize(runs), "run"),

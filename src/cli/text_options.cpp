@@ -3,7 +3,6 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/tokenizer/chat.hpp"
-#include "llampi/train/run_text.hpp"
 
 namespace llampi::cli {
 
@@ -38,13 +37,16 @@ Option template_date_option(std::string& date, const std::string& only_for) {
           {.name = "DATE"}};
 }
 
-std::vector<fs::path> folders_of_run(const fs::path& checkpoint, const Log& log) {
+train::RunText run_of(const fs::path& checkpoint) {
   std::error_code ignored;
   if (fs::is_directory(checkpoint, ignored)) return {};
   if (checkpoint::identify(checkpoint) != checkpoint::FileKind::checkpoint) return {};
-  const std::string text = checkpoint::read_checkpoint_summary(checkpoint).texts.run_config;
-  if (text.empty()) return {};
-  const train::RunText run = train::read_run_text(text);  // it may be of an older llampi, with other keys
+  return train::read_run_text(checkpoint::read_checkpoint_summary(checkpoint).texts.run_config);
+}
+
+std::vector<fs::path> folders_of_run(const fs::path& checkpoint, const Log& log) {
+  std::error_code ignored;
+  const train::RunText run = run_of(checkpoint);  // it may be of an older llampi, with other keys
   std::vector<fs::path> folders;
   const std::string weights = run.value("model.weights");
   if (!weights.empty() && weights != "random" && !fs::exists(weights, ignored)) {

@@ -8,6 +8,7 @@
 
 #include "cli/option.hpp"
 #include "llampi/infer/generate.hpp"
+#include "llampi/train/run_text.hpp"
 
 namespace llampi::cli {
 
@@ -16,8 +17,10 @@ Option tokenizer_option(infer::TextOptions& text);
 Option template_option(std::string& name, const std::string& only_for = "");
 Option template_date_option(std::string& date, const std::string& only_for = "");
 
-/// Where the run of a checkpoint had its model from: the folders of model.weights and model.config. None for
-/// what is no checkpoint.
+/// The text of the run that wrote a checkpoint; an empty one for what is none, or was imported.
+train::RunText run_of(const std::filesystem::path& checkpoint);
+
+/// Where that run had its model from: the folders of model.weights and model.config.
 std::vector<std::filesystem::path> folders_of_run(const std::filesystem::path& checkpoint, const Log& log);
 
 }  // namespace llampi::cli

@@ -85,12 +85,13 @@ Manual top_manual() {
 int top_command(const Arguments& arguments) {
   if (!works_alone("top", environment_variable)) return kDone;
   TopRequest request;
-  const auto folders = assign_command_line(arguments, options_of(request),
-                                           std::numeric_limits<std::size_t>::max(), console_log(true, stderr))
-                           .positional;
+  const Log log = console_log(true, stderr);
+  const auto folders =
+      assign_command_line(arguments, options_of(request), std::numeric_limits<std::size_t>::max(), log)
+          .positional;
   if (folders.empty()) throw_user_error("top needs the folder of a run (run.dir); see llampi top --help");
   std::vector<report::RunReader> readers;
-  for (const auto& folder : folders) {
+  for (const auto& folder : report::folders_of_runs(folders, log)) {
     readers.emplace_back(folder);
     readers.back().read_traces();
   }

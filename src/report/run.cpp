@@ -171,6 +171,12 @@ void add_event(Run& run, const json& line) {
   }
 }
 
+/// Of one that is starting, too, which has written nothing yet.
+bool is_of_run(const fs::path& folder) {
+  return io::type_of(folder / "metrics.jsonl") == fs::file_type::regular ||
+         train::running_job(folder).has_value();
+}
+
 }  // namespace
 
 const std::vector<double>* Steps::find(const std::string& key) const {
@@ -187,8 +193,7 @@ RunReader::RunReader(fs::path folder)
     throw_user_error("there is no folder {}; give the run.dir of a run", run_.folder.string());
   if (type != fs::file_type::directory)
     throw_user_error("{} is not a folder; give the run.dir of a run", run_.folder.string());
-  const bool is_starting = train::running_job(run_.folder).has_value();  // and has written nothing yet
-  if (io::type_of(run_.folder / "metrics.jsonl") != fs::file_type::regular && !is_starting)
+  if (!is_of_run(run_.folder))
     throw_user_error("{} is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run",
                      run_.folder.string());
   read();
@@ -300,6 +305,18 @@ void RunReader::read_traces() {
     const auto since_1970 = std::chrono::file_clock::to_sys(file.changed).time_since_epoch();
     run_.trace_time = std::fmax(run_.trace_time, std::chrono::duration<double>(since_1970).count());
   }
+}
+
+std::vector<fs::path> folders_of_runs(const std::vector<std::string>& folders, const Log& log) {
+  std::vector<fs::path> runs(folders.begin(), folders.end());
+  const auto others = std::ranges::stable_partition(runs, [](const fs::path& path) {
+    return io::type_of(path) == fs::file_type::not_found || is_of_run(path);
+  });
+  if (others.begin() == runs.begin()) return runs;
+  for (const auto& other : others)
+    log.warning("{} is left out: it is not the folder of a run (run.dir)", other.string());
+  runs.erase(others.begin(), others.end());
+  return runs;
 }
 
 Run read_run(const fs::path& folder) {

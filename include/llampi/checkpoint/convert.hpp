@@ -21,7 +21,8 @@ struct ExportRequest {
   DType dtype = DType::float32;  ///< or bfloat16
   std::int64_t max_shard_bytes = 5'000'000'000;
   /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
-  std::vector<std::filesystem::path> tokenizers;
+  std::vector<std::filesystem::path> tokenizers = {};
+  bool is_over_bytes = false;  ///< the model was trained on tokens that are bytes, so it needs no tokenizer
   /// What is in the folder under the names of these files is replaced, or removed where the tokenizer's
   /// folder has no such file. Where no tokenizer is known, the one in the folder stays.
   bool overwrite = false;

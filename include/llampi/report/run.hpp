@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "llampi/core/log.hpp"
 #include "llampi/report/trace_times.hpp"
 
 namespace llampi::report {
@@ -102,6 +103,10 @@ class RunReader {
   TraceFiles traces_;
   std::unique_ptr<LineReader> metrics_, history_;
 };
+
+/// Those of `folders` that are the folder of a run, for `runs/*` of a shell: the others are named in a warning. All of them if
+/// none is, and those that do not exist, stay, and are refused by RunReader.
+std::vector<std::filesystem::path> folders_of_runs(const std::vector<std::string>& folders, const Log& log);
 
 /// All of a run. @throws UserError if `folder` is not the folder of a run
 Run read_run(const std::filesystem::path& folder);

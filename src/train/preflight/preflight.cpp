@@ -25,6 +25,7 @@
 #include "llampi/io/folders.hpp"
 #include "llampi/io/temporary_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
+#include "train/data_position.hpp"
 #include "train/engine_config.hpp"
 #include "train/failure_message.hpp"
 #include "train/not_finite.hpp"
@@ -377,7 +378,13 @@ std::vector<device::HostBatch> Preflight::batches(fsdp::StepInputs& inputs) {
   return batches;
 }
 
-/// On one batch, so that the loss must fall, at a learning rate that rises to optimizer.lr. False if the state is spoiled.
+/// The largest learning rate of the steps that are to come; of a run that is finished, that of its last.
+double largest_rate_to_come(const Config& config, const checkpoint::TrainingState& state) {
+  const std::int64_t last = total_steps(config, state), next = std::min(state.step + 1, last);
+  return schedule_of(config, last).at(std::clamp(config.optimizer.warmup_steps, next, last));
+}
+
+/// On one batch, so that the loss must fall, at a rising learning rate. False if the state is spoiled.
 bool Preflight::check_steps() {
   run_.record.set_phase("trains a few steps");
   fsdp::StepInputs inputs;
@@ -392,12 +399,13 @@ bool Preflight::check_steps() {
     return false;
   }
   auto& figures = figures_;
+  const double largest_rate = largest_rate_to_come(run_.config, run_.state);
   optim::LossScaler scaler{.scale = scales_loss(run_.config) ? run_.state.loss_scale : 1};
   for (int step = 1, overflows = 0; step <= kSteps;) {
     const double begin = steady_seconds();
     run_.record.begin_step(step);
     fsdp::StepResult done;
-    inputs.learning_rate = run_.config.optimizer.lr * step / kSteps;
+    inputs.learning_rate = largest_rate * step / kSteps;
     inputs.optimizer_step = run_.state.optimizer_steps + step;
     inputs.loss_scale = scaler.scale;
     if (!list_.attempt("steps", "", [&] { done = run_.engine->step(own, inputs); })) return false;
@@ -425,10 +433,10 @@ bool Preflight::check_steps() {
   std::vector<std::string> losses;
   for (const double loss : figures.losses) losses.push_back(fmt::format("{:.4f}", loss));
   const std::string curve = fmt::format("loss {} in {} steps on one batch", fmt::join(losses, " "), kSteps);
-  if (run_.config.optimizer.lr > 0 && figures.losses.back() >= figures.losses.front()) {
-    list_.fail("steps",
-               fmt::format("{} does not fall; lower optimizer.lr = {}, or look at the data and the weights",
-                           curve, run_.config.optimizer.lr));
+  if (largest_rate > 0 && !run_.start.finished && figures.losses.back() >= figures.losses.front()) {
+    list_.fail("steps", fmt::format("{} does not fall at a learning rate that rises to {:.3g}; lower "
+                                    "optimizer.lr, or look at the data and the weights",
+                                    curve, largest_rate));
     return true;
   }
   list_.pass("steps", fmt::format("{}; fastest step {:.3g} s, {} tokens/s", curve, figures.step_seconds,

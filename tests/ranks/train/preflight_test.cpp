@@ -288,8 +288,28 @@ TEST_F(Preflight, NamesTheStepThatIsNotFinite) {
 TEST_F(Preflight, SaysThatTheLossDoesNotFall) {
   auto c = config();
   c.optimizer.lr = 3;
-  EXPECT_THAT(failure(c, "steps"),
-              MatchesRegex("loss [0-9. ]+ in 4 steps on one batch does not fall; lower optimizer.lr.*"));
+  EXPECT_THAT(
+      failure(c, "steps"),
+      MatchesRegex("loss [0-9. ]+ in 4 steps on one batch does not fall at a learning rate that rises to "
+                   "3; lower optimizer.lr.*"));
+}
+
+TEST_F(Preflight, TakesTheLearningRateThatTheScheduleHas) {
+  auto c = config();
+  c.optimizer.lr = 3;
+  c.optimizer.warmup_steps = 1000 * c.train.steps;  // so that it ends at 0.003
+  EXPECT_EQ(of(check(c), "steps").verdict, Verdict::pass);
+}
+
+TEST_F(Preflight, DoesNotAskThatTheLossFallsWhereTheRunIsFinished) {
+  auto c = config();
+  c.optimizer.lr = 0.01;
+  EXPECT_EQ(run(c), Outcome::done);
+  c.run.resume_with_changes = true;
+  c.optimizer.lr = c.optimizer.min_lr = 3;
+  EXPECT_EQ(of(check(c), "steps").verdict, Verdict::pass);
+  c.train.steps += 4;
+  EXPECT_EQ(of(check(c), "steps").verdict, Verdict::fail);
 }
 
 TEST_F(Preflight, SaysThatThereAreNoLabels) {

@@ -93,6 +93,17 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
 }
 
+TEST_F(Convert, AModelOverBytesNeedsNoTokenizer) {
+  const std::string saved = checkpoint();
+  fs::remove(path("model/tokenizer.json"));
+  const Ending exported = run(1, "export --checkpoint " + saved + " --output whole");
+  EXPECT_THAT(exported.out, HasSubstr("tokenizer: none, the tokens of the model are bytes\n"));
+  expect_done(1, "import --weights whole --output imported.h5");  // nothing says what it was trained on
+  const Ending again = run(1, "export --checkpoint imported.h5 --output again");
+  EXPECT_THAT(again.out + again.err,
+              HasSubstr("warning: no tokenizer is known for the model: copy its files into again"));
+}
+
 TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
   expect_done(1, "export --checkpoint " + checkpoint() + " --output base");
   const Ending trained = run(
@@ -192,7 +203,10 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   const Ending answer = run(1, ask + saved);
   EXPECT_EQ(answer.status, 0) << answer.err;
 
-  expect_done(1, "export --checkpoint " + saved + " --output out");
+  for (const std::string& file : {std::string("chat.h5"), saved})
+    EXPECT_EQ(json::parse(run(1, "inspect --json " + file).out)["chat_template"], "chatml");
+  EXPECT_THAT(run(1, "export --checkpoint " + saved + " --output out").out,
+              HasSubstr("chat template: chatml; a text ends at <|end_of_text|> or <|im_end|>\n"));
   for (const char* name : {"config.json", "generation_config.json"})
     EXPECT_EQ(json::parse(read_text(path("out") / name))["eos_token_id"], json({1501, 1507})) << name;
   const auto config = json::parse(read_text(path("out/tokenizer_config.json")));

@@ -136,7 +136,7 @@ TEST_F(Program, RefusesWrongOptions) {
                  "unknown option --tokeniser on the command line; did you mean --tokenizer?");
   expect_refused("inspect", "inspect needs a file; see llampi inspect --help");
   expect_refused("inspect --units --verify x.h5", "--units and --verify cannot be combined");
-  expect_refused("inspect a b", "unexpected argument \"b\"; options are written --name=value");
+  expect_refused("inspect a b", "unexpected argument \"b\" after \"a\"; options are written --name=value");
 }
 
 // These start MPI, alone.

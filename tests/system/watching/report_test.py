@@ -95,6 +95,11 @@ with runs.Runs(sys.argv[1]) as of_test:
         error = of_test.call(*arguments, status=2).stderr
         assert error == f"llampi: {sentence}\n", error
 
+    (folder / "data").mkdir()
+    several = of_test.call("report", "one", "data", "--output=new.html")
+    assert several.stderr == "warning: data is left out: it is not the folder of a run (run.dir)\n" and ": 1 run, " in several.stdout, several
+    (folder / "new.html").unlink()
+
     kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (folder / "mine.html").write_text("<p>mine</p>")
     refused("mine.html already exists and is not a page that llampi report wrote: name another file, or replace it with --overwrite",

@@ -52,10 +52,18 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
     once = Terminal(of_test, of_test.program, "top", "--once", "one")
     assert once.status() == 0 and "\x1b" not in once.text and "step 9 of 9" in once.text, once.text
 
+    # As a pattern of the shell gives them: runs, and what else is there.
+    (of_test.folder / "data").mkdir()
+    several = of_test.call("top", "--once", "data", "one", "tokens.h5")
+    assert several.stderr == "".join(f"warning: {name} is left out: it is not the folder of a run (run.dir)\n" for name in ("data", "tokens.h5"))
+    assert several.stdout == of_test.call("top", "--once", "one").stdout
+
     for sentence, arguments in (
+            ("data is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run", ["data", "tokens.h5"]),
+            ("there is no folder none; give the run.dir of a run", ["one", "none"]),
             ("top needs the folder of a run (run.dir); see llampi top --help", []),
             ("there is no folder none; give the run.dir of a run", ["none"]),
-            ("tokens.h5 is not a folder; give the run.dir of a run", ["one", "tokens.h5"]),
+            ("tokens.h5 is not a folder; give the run.dir of a run", ["tokens.h5"]),
             (". is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run", ["."]),
             ("interval = 0 (command line) is out of range; it must be at least 0.1", ["one", "--interval=0"])):
         error = of_test.call("top", *arguments, status=2)
