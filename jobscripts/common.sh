@@ -136,6 +136,9 @@ prepare_run() {
     settings=$(${alone[@]+"${alone[@]}"} "${train[@]}" --print-config) || exit
     named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings" | sed 's,\(.\)/*$,\1,')
     run_dir=${JOB_RUN_DIR:-${named:-runs/$name}${index:+-$index}}
+    if [[ -n $index && -n ${JOB_RUN_DIR:-} && -z ${JOB_FAILURES:-} ]]; then # else it comes from the job before
+        echo "warning: all tasks of this array use one run folder, JOB_RUN_DIR=$JOB_RUN_DIR; without JOB_RUN_DIR each gets its own" >&2
+    fi
     # shellcheck disable=SC2034 # of pbs.sh
     max_hours=$(sed -n '/^\[run\]$/,/^\[/s/^max_hours = //p' <<<"$settings")
     if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
@@ -144,7 +147,8 @@ prepare_run() {
     rm -f "$run_dir/stopped"
 }
 
-# JOB_CHECK=1: before the first job's run, `llampi check` with the same ranks and configuration. A failure ends the job.
+# JOB_CHECK=1: before the first job's run, `llampi check` with the same ranks and configuration. A check that fails ends the job; one
+# that crashes is a failure like those of the run.
 check_first() {
     local status begin=$SECONDS
     # shellcheck disable=SC2034 # of pbs.sh
@@ -159,7 +163,14 @@ check_first() {
     status=$?
     # shellcheck disable=SC2034
     check_seconds=$((SECONDS - begin))
-    if ((status == 0)); then return; fi
+    case $status in
+    0) return ;;
+    1 | 2 | 126 | 127) ;;
+    *) # it did not get to an end: a crash, a lost node
+        echo "llampi check ended with status $status, before the run was started (JOB_CHECK=1)" >&2
+        finish "$status"
+        ;;
+    esac
     echo "llampi check ended with status $status: the run was not started (JOB_CHECK=1), and the job is not submitted again" >&2
     exit "$status"
 }
@@ -172,7 +183,11 @@ finish() {
     local status=$1 told=${2:-} failures reached
     failures=$(failures_before)
     case $status in
-    0 | 2 | 126 | 127) exit "$status" ;; # done; a mistake in the input; no such program
+    0) exit 0 ;;
+    2 | 126 | 127)
+        echo "ended with status $status: invalid input, or no such program (see above); not submitted again" >&2
+        exit "$status"
+        ;;
     esac
     if [[ -e $run_dir/stopped || -e $run_dir/stop ]]; then
         echo "stopped by the file $run_dir/stop; not submitted again" >&2

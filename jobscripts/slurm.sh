@@ -45,8 +45,6 @@ job=$SLURM_JOB_ID
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 
 # Slurm runs a copy of this file; the file that it shares with pbs.sh is where the original was, or in the usual places.
-# An attribute of this job, a word.
-attribute() { scontrol --oneliner show job "$job" | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1; }
 # The script and its arguments, each of which may have spaces.
 submitted=$(scontrol show job "$job" | sed -n 's/^ *Command=//p' | head -n 1)
 while [[ ! -r ${submitted%/*}/common.sh && $submitted == *" "* ]]; do submitted=${submitted% *}; done
@@ -89,7 +87,15 @@ prepare_run "$SLURM_JOB_NAME" "${SLURM_ARRAY_TASK_ID:-}" "$@"
 
 # ---- the next job -----------------------------------------------------------------------------------------------------
 
+# An attribute of this job, a word; of what may_continue has read.
+attribute() { tr ' ' '\n' <<<"$attributes" | sed -n "s/^$1=//p" | head -n 1; }
+
 may_continue() {
+    attributes=$(scontrol --oneliner show job "$job")
+    if [[ -z $attributes && $chain == submit ]]; then
+        echo "not submitted again, for scontrol does not say what this job was submitted with: submit it by hand" >&2
+        return 1
+    fi
     if [[ $chain == requeue && $(attribute Requeue) == 0 ]]; then
         echo "this job may not go back into the queue (--no-requeue): submit it again to continue, or set JOB_CHAIN=submit" >&2
         return 1

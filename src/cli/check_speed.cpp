@@ -33,10 +33,6 @@ train::RunShape shape_of_job(const comm::Topology& topology, const measure::Resu
 
 /// Why these figures say nothing about this job; empty: they do.
 std::string missing(const plan::MachineSpeed& machine, const measure::Result& measured) {
-  const bool for_cpus = machine.device == "cpu", on_cpus = measured.gpu == "cpu";
-  if (for_cpus != on_cpus)
-    return fmt::format("{} has the figures of {}, and these ranks compute on {}", machine.name,
-                       for_cpus ? "CPUs" : "GPUs", on_cpus ? "CPUs" : "GPUs");
   for (const auto& [needed, key] :
        {std::pair{measured.ranks > measured.nodes, "in_node_gb_s"}, {measured.nodes > 1, "network_gb_s"}}) {
     if (needed && machine.find(key) == nullptr)
@@ -121,6 +117,15 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
     result.checks = {{"bandwidth", Verdict::skip, reason}, {"speed", Verdict::skip, reason}};
     return result;
   };
+  if (const bool for_cpus = machine.device == "cpu", on_cpus = measured.gpu == "cpu"; for_cpus != on_cpus) {
+    result.checks = {
+        {"bandwidth", Verdict::skip, "not checked after this failure"},
+        {"speed", Verdict::fail,
+         fmt::format("machine {} has the figures of {}, but these ranks compute on {}; give a machine of "
+                     "that kind, or look at run.device",
+                     machine.name, for_cpus ? "CPUs" : "GPUs", on_cpus ? "CPUs" : "GPUs")}};
+    return result;
+  }
   if (const auto reason = missing(machine, measured); !reason.empty()) return skip_both(reason);
 
   const MachineRequest request{.device = measured.gpu, .machine = machine_name};

@@ -47,12 +47,13 @@ int ranks_without(World& world, const std::vector<device::GpuProperties>& gpus) 
 }
 
 /// This rank's GPU among `gpus`; none if all compute on CPUs instead, which `auto` allows. Collective.
+/// @param blind_ranks Compute::blind_ranks
 std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
                                     const std::vector<device::GpuProperties>& gpus, const std::string& why,
-                                    const Log& log) {
+                                    std::string& blind_ranks, const Log& log) {
   const int without = ranks_without(world, gpus);
   if (choice.device == device::DeviceChoice::cuda) {
-    agree(world, [&] {
+    agree_on_nodes(world, [&] {
       if (!gpus.empty()) return;
       throw_user_error("{} = cuda, but no GPU is usable: {}; use {} = cpu, or start on a machine with a GPU",
                        choice.option, why, choice.option);
@@ -67,8 +68,9 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
   if (without > 0) {
     const auto reasons = world.all_gather(why);
     const auto blind = std::find_if(reasons.begin(), reasons.end(), [](const auto& r) { return !r.empty(); });
-    log.warning("{} of {} ranks see no GPU, so all compute on CPUs; rank {}: {}", without, world.size(),
-                blind - reasons.begin(), *blind);
+    blind_ranks = fmt::format("{} of {} ranks see no GPU, so all compute on CPUs; rank {}: {}", without,
+                              world.size(), blind - reasons.begin(), *blind);
+    log.warning("{}", blind_ranks);
     return std::nullopt;
   }
   try {
@@ -98,7 +100,7 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
   std::string why;
   const auto gpus =
       choice.device == device::DeviceChoice::cuda ? visible_gpus(library, why) : usable_gpus(library, why);
-  const auto gpu = choose_gpu(world, choice, gpus, why, log);
+  const auto gpu = choose_gpu(world, choice, gpus, why, compute.blind_ranks, log);
   bind(gpu ? gpus[static_cast<std::size_t>(gpu->index)].bus_id : "");
   if (!gpu) return compute;
   agree(world, [&] {

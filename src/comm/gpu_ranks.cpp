@@ -27,19 +27,15 @@ struct Seat {
   bool same_gpu(const Seat& other) const { return node == other.node && identity == other.identity; }
 };
 
-void require_equal_counts(const std::vector<Seat>& seats) {
-  for (std::size_t rank = 0; rank < seats.size(); ++rank) {
-    const Seat& seat = seats[rank];
-    if (seat.gpus == seats[0].gpus) continue;
-    throw_user_error(
-        "{} sees {}, but {} sees {}: give all ranks the same number (look at "
-        "CUDA_VISIBLE_DEVICES and at the GPUs that the job asks for)",
-        format_rank(static_cast<int>(rank), seat.host), count(seat.gpus, "GPU"),
-        format_rank(0, seats[0].host), seats[0].gpus);
-  }
-  if (seats[0].gpus == 0)
-    throw ConfigError({.problem = "no rank sees a GPU",
-                       .remedy = "use {device} = cpu, or ask for GPUs where the job is submitted"});
+void require_gpus(const std::vector<Seat>& seats) {
+  const auto without = std::ranges::find(seats, 0, &Seat::gpus);
+  if (without == seats.end()) return;
+  const bool sees_any = std::ranges::any_of(seats, [](const Seat& seat) { return seat.gpus > 0; });
+  throw ConfigError({.problem = sees_any ? fmt::format("{} sees no GPU",
+                                                       format_rank(static_cast<int>(without - seats.begin()),
+                                                                   without->host))
+                                         : "no rank sees a GPU",
+                     .remedy = "use {device} = cpu, or ask for GPUs where the job is submitted"});
 }
 
 void require_own_gpus(const std::vector<Seat>& seats) {
@@ -48,9 +44,9 @@ void require_own_gpus(const std::vector<Seat>& seats) {
                                     [&](const Seat& seat) { return seat.same_gpu(seats[rank]); });
     if (&*other == &seats[rank]) continue;
     throw ConfigError(
-        {.problem =
-             fmt::format("ranks {} and {} on {} would share GPU {}, as every rank there sees {}",
-                         other - seats.begin(), rank, seats[rank].host, seats[rank].bus_id, seats[rank].gpus),
+        {.problem = fmt::format("ranks {} and {} on {} would share GPU {}, as rank {} sees {}",
+                                other - seats.begin(), rank, seats[rank].host, seats[rank].bus_id, rank,
+                                count(seats[rank].gpus, "GPU")),
          .remedy =
              "start no more ranks on a node than it has GPUs (or set {share_gpu} = true, which is slow and "
              "for tests)"});
@@ -70,7 +66,7 @@ GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gp
     own.identity = gpu.identity();
   }
   const auto seats = all_gather_value(world, own);
-  require_equal_counts(seats);
+  require_gpus(seats);
   if (!share_gpu) require_own_gpus(seats);
   result.ranks = static_cast<int>(
       std::count_if(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.same_gpu(own); }));

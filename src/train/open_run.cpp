@@ -34,7 +34,7 @@ constexpr double kLockSeconds = 120;
 void open_data(OpenRun& run) {
   const std::string model =
       comm::from_rank_0(run.world, [&] { return model_of_begun_run(run.config, run.log); });
-  comm::agree(run.world, [&] { run.open_inputs(model); });
+  comm::agree_on_nodes(run.world, [&] { run.open_inputs(model); });
 }
 
 /// False where this job is told to stop while another one has the folder.
@@ -130,7 +130,8 @@ void open_folder(OpenRun& run, const TunedRun& choices) {
     if (problem) run.log.warning("{}", *problem);
     return ends_with_step;
   });
-  require_shared_folder(run.world, run.room->folder(), [&] { run.record.act("looking for the run folder"); });
+  require_shared_folder(run.world, run.room->folder(), run.config.run.dir,
+                        [&] { run.record.act("looking for the run folder"); });
   run.journal.begin(run.state.step, run.total_steps);
   run.stopping.forget_last_stop();
   run.owes_evaluation = run.owes_evaluation && run.due(run.config.train.eval_every, run.state.step);

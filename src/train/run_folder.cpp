@@ -39,32 +39,39 @@ fs::path free_name(const fs::path& folder, const char* beginning, const char* en
   }
 }
 
-}  // namespace
-
-RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std::function<void()>& waits)
-    : folder_(std::move(folder)) {
+/// Every run makes the folder of its checkpoints before it writes these. Where a user has moved that away, it
+/// is still a run's folder: its config.ini has the note of the data that were read.
+void refuse_files_of_others(const fs::path& folder) {
   std::error_code ignored;
-  if (folder_.empty()) throw_user_error("run.dir is empty; name the folder for what the run writes");
-  if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
-    throw_user_error("run.dir = {} is not a folder", folder_.string());
-  refuse_files_of_others();
-  try {
-    lock_ = std::make_unique<RunLock>(folder_, log, patience, waits);
-  } catch (const io::FileError&) {  // open() says so, if there is anything to run
+  if (fs::exists(folder / "checkpoints", ignored)) return;
+  const fs::path config = folder / "config.ini";
+  if (fs::is_regular_file(config, ignored) &&
+      !read_run_text(io::read_whole(config)).note("data.train").empty())
+    return;
+  for (const auto& file : {config, folder / "metrics.jsonl", folder / "history.jsonl"}) {
+    if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
+    throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
+                     folder.string(), file.filename().string());
   }
 }
 
-/// Every run makes the folder of its checkpoints before it writes these. Where a user has moved that away, it
-/// is still a run's folder: its config.ini has the note of the data that were read.
-void RunFolder::refuse_files_of_others() const {
+}  // namespace
+
+void check_run_folder(const fs::path& folder) {
   std::error_code ignored;
-  if (fs::exists(folder_ / "checkpoints", ignored)) return;
-  const bool has_config = fs::is_regular_file(config_file(), ignored);
-  if (has_config && !read_run_text(io::read_whole(config_file())).note("data.train").empty()) return;
-  for (const auto& file : {config_file(), folder_ / "metrics.jsonl", folder_ / "history.jsonl"}) {
-    if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
-    throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
-                     folder_.string(), file.filename().string());
+  if (folder.empty()) throw_user_error("run.dir is empty; name the folder for what the run writes");
+  const bool is_there = fs::exists(fs::symlink_status(folder, ignored));  // a link that leads nowhere, too
+  if (is_there && !fs::is_directory(folder, ignored))
+    throw_user_error("run.dir = {} is not a folder", folder.string());
+  refuse_files_of_others(folder);
+}
+
+RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std::function<void()>& waits)
+    : folder_(std::move(folder)) {
+  check_run_folder(folder_);
+  try {
+    lock_ = std::make_unique<RunLock>(folder_, log, patience, waits);
+  } catch (const io::FileError&) {  // open() says so, if there is anything to run
   }
 }
 

@@ -23,14 +23,17 @@ struct MoreFiles {
   bool tensorboard = false;
 };
 
+/// Whether a run may write into it. @throws UserError if it is no folder, or if it holds no run but files of the names that one
+/// would replace
+void check_run_folder(const std::filesystem::path& folder);
+
 /// One job at a time has it: RunLock.
 class RunFolder {
  public:
   /// Locks the folder, which is made if it is not there. If this ends before open(), nothing of that is left.
   /// @param patience in seconds: how long another job may keep it
   /// @param waits is called again and again meanwhile; what it throws ends the wait
-  /// @throws UserError if another job has it, if it is not a folder, or if it holds no run but files of the
-  /// names that one would replace
+  /// @throws UserError if another job has it, or as check_run_folder() does
   RunFolder(std::filesystem::path folder, const Log& log, double patience,
             const std::function<void()>& waits = nullptr);
 
@@ -56,7 +59,6 @@ class RunFolder {
   void keep_metrics_of_lost_steps(const std::filesystem::path& metrics, std::int64_t last_step,
                                   const Log& log) const;
   void open_events(const std::filesystem::path& metrics, const Log& log);
-  void refuse_files_of_others() const;
   void write_config(const std::string& config) const;
 
   std::filesystem::path folder_;

@@ -90,7 +90,7 @@ std::vector<std::string> FilesOfNodes::names_of(const std::vector<int>& ranks) c
     const auto& host = hosts_[static_cast<std::size_t>(rank)];
     if (named[node] < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
       names.push_back(comm::format_rank(rank, host));
-    } else if (names.empty() || names.back() != "node " + host) {
+    } else if (std::exchange(named[node], 0) > 0) {
       names.push_back("node " + host);
     }
   }

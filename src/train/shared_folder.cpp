@@ -20,8 +20,8 @@ namespace llampi::train {
 
 namespace fs = std::filesystem;
 
-void require_shared_folder(comm::World& world, const fs::path& folder, const std::function<void()>& waits,
-                           double patience) {
+void require_shared_folder(comm::World& world, const fs::path& folder, const std::string& run_dir,
+                           const std::function<void()>& waits, double patience) {
   if (world.topology().nodes == 1) return;
   std::optional<io::TemporaryFile> made;  // on rank 0
   const std::string name = comm::from_rank_0(world, [&] {
@@ -36,7 +36,7 @@ void require_shared_folder(comm::World& world, const fs::path& folder, const std
     for (const double begin = steady_seconds(); !fs::exists(folder / name, error);) {
       if (steady_seconds() - begin > patience) {
         throw ConfigError({.field = "run.dir",
-                           .value = folder.parent_path().string(),
+                           .value = run_dir,
                            .problem = error ? "cannot be read here: " + error.message()
                                             : "is another folder here than on the node of rank 0",
                            .remedy = "choose a folder on a file system that all nodes share"});

@@ -15,4 +15,8 @@ namespace llampi::comm {
 /// `work` itself must not wait for other ranks after a failure of its own.
 void agree(World& world, const std::function<void()>& work);
 
+/// The same for work that succeeds on all ranks or on none, if all nodes are as they should be, as reading a file or finding a GPU: where
+/// only some ranks fail, not what the user gave is wrong but a node, and UserError becomes CommonError.
+void agree_on_nodes(World& world, const std::function<void()>& work);
+
 }  // namespace llampi::comm

@@ -50,8 +50,7 @@ struct GpuOfRank {
 /// their number. Collective.
 /// @param gpus what this rank sees: all GPUs of its node, or a part of them, or its own alone
 /// @param share_gpu whether ranks may share a GPU
-/// @throws UserError, the same on all ranks, if a rank sees none or another number than the others, or if two
-///   ranks would use one GPU without `share_gpu`
+/// @throws ConfigError, the same on all ranks, if a rank sees none, or if two ranks would use one GPU without `share_gpu`
 GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu);
 
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.

@@ -115,7 +115,6 @@ bool check_round_trip(Checklist& list, const RunSetup& run, const fs::path& file
   const auto pieces = checkpoint::tensor_pieces(engine, engine.pieces_to_save(), stored);
   const std::string advice = fmt::format("; look at the file system of {}", run.config.run.dir);
   const bool done = list.attempt("checkpoint", advice, [&] {
-    comm::on_rank_0(world, [&] { io::create_folder(file.parent_path()); });
     double begin = steady_seconds();
     checkpoint::save_checkpoint(world, device, file, {tensors, pieces, run.state, run.checkpoint_texts()},
                                 settings);
@@ -146,8 +145,8 @@ PreflightCheck judge_saving(const SavingTime& time, const std::string& folder) {
   const double most = time.in_background ? kMostWriting : kMostWaiting;
   const double share = time.save_seconds / (time.in_background ? between : between + time.save_seconds);
   std::string text = fmt::format(
-      "a checkpoint takes {:.3g} s, and the {} between two checkpoints take {:.3g} s: ", time.save_seconds,
-      count(time.every, "step"), between);
+      "a checkpoint takes {:.3g} s, and the {} between two checkpoints {} {:.3g} s: ", time.save_seconds,
+      count(time.every, "step"), time.every == 1 ? "takes" : "take", between);
   text += time.in_background
               ? fmt::format("it is written in the background during {:.1f} % of that time", 100 * share)
               : fmt::format("saving is {:.1f} % of the time", 100 * share);

@@ -32,10 +32,13 @@
 #include "train/preflight/checklist.hpp"
 #include "train/preflight/checkpoint_checks.hpp"
 #include "train/preflight/speed.hpp"
+#include "train/prometheus.hpp"
 #include "train/replicas.hpp"
+#include "train/run_folder.hpp"
 #include "train/run_report.hpp"
 #include "train/run_setup.hpp"
 #include "train/same_files.hpp"
+#include "train/shared_folder.hpp"
 
 namespace llampi::train {
 namespace {
@@ -64,9 +67,9 @@ class TemporaryFolder {
 
 /// What the temporary folder is for: in the folder that a run's checkpoints would be in, or the nearest one above it that there is.
 fs::path check_folder(const Config& config) {
-  fs::path folder = io::nearest_existing(fs::path(config.run.dir) / "checkpoints");
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
+  const fs::path folder = io::nearest_existing(fs::path(config.run.dir) / "checkpoints");
+  if (io::type_of(folder) != fs::file_type::directory)
+    throw_user_error("run.dir = {} cannot be used: {} is not a folder", config.run.dir, folder.string());
   return folder / "check";
 }
 
@@ -114,6 +117,7 @@ class Preflight {
   bool open();
   void compare_facts(const std::vector<Facts>& facts);
   bool choose();
+  bool open_compute();
   bool check_weights();
   bool build();
   bool check_steps();
@@ -136,6 +140,9 @@ class Preflight {
 PreflightResult Preflight::run() {
   run_.record.set_phase("checks before a run");
   folder_path_ = comm::from_rank_0(run_.world, [&] {
+    check_run_folder(run_.config.run.dir);
+    if (const auto& file = run_.config.log.prometheus; !file.empty())
+      PrometheusFile(file, run_.config.run.dir, silent_);  // as train() opens it
     const fs::path check = check_folder(run_.config);
     io::clear_leftovers(check, run_.log);
     folder_ = std::make_unique<TemporaryFolder>(io::temporary_beside(check));
@@ -216,8 +223,14 @@ void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
     return list_.skip("saving", "no checkpoint was saved");
   }
   run_.record.set_phase("saves and loads a checkpoint");
-  if (!check_round_trip(list_, run_, checkpoint::checkpoint_path(folder_path_, run_.state.step + kSteps),
-                        figures_))
+  const fs::path file = checkpoint::checkpoint_path(folder_path_, run_.state.step + kSteps);
+  // First of all: a file system that is not shared only says that a file is not there.
+  const bool is_shared = list_.attempt("checkpoint", "", [&] {
+    comm::on_rank_0(run_.world, [&] { io::create_folder(file.parent_path()); });
+    require_shared_folder(run_.world, file.parent_path(), run_.config.run.dir,
+                          [&] { run_.record.act("looking for the run folder"); });
+  });
+  if (!is_shared || !check_round_trip(list_, run_, file, figures_))
     return list_.skip("saving", "no checkpoint was saved and loaded");
   if (!steps_done) return list_.skip("saving", "the steps failed");
   check_saving(list_, run_, figures_);
@@ -227,11 +240,7 @@ void Preflight::check_checkpoints(bool steps_done, bool are_equal) {
 bool Preflight::open() {
   const std::string model =
       comm::from_rank_0(run_.world, [&] { return model_of_begun_run(run_.config, silent_); });
-  Facts own{.program = options_.program + "\n" + run_.texts.resolved,
-            .model = {},
-            .train = {},
-            .eval = {},
-            .failure = {}};
+  Facts own{.program = options_.program, .model = {}, .train = {}, .eval = {}, .failure = {}};
   own.failure = comm::failure_of(run_.world, [&] {
     run_.open_inputs(model);
     own.model = run_.inputs.llama.json;
@@ -273,17 +282,14 @@ void Preflight::compare_facts(const std::vector<Facts>& facts) {
   for (const auto& f : facts) programs.push_back(f.program);
   const auto [others, other, usual] = deviation_of(programs);
   if (others.empty()) {
-    list_.pass("program", fmt::format("{} with the same program, libraries and configuration",
-                                      count(run_.world.size(), "rank")));
+    list_.pass("program",
+               fmt::format("{} with the same program and libraries", count(run_.world.size(), "rank")));
     return;
   }
-  list_.fail(
-      "program",
-      fmt::format(
-          "{} {} another program, other libraries or another configuration than the other ranks: \"{}\" "
-          "instead of \"{}\"; start the same installation everywhere",
-          list_.on_hosts(others), others.size() == 1 ? "runs" : "run", first_other_line(other, usual),
-          first_other_line(usual, other)));
+  list_.fail("program", fmt::format("{} {} another program or other libraries than the other ranks: \"{}\" "
+                                    "instead of \"{}\"; start the same installation everywhere",
+                                    list_.on_hosts(others), others.size() == 1 ? "runs" : "run",
+                                    first_other_line(other, usual), first_other_line(usual, other)));
 }
 
 /// What the run would start from, and what computes it.
@@ -291,8 +297,21 @@ bool Preflight::choose() {
   run_.choose_start();
   if (!check_weights()) return false;
   run_.check_weights();
-  run_.open_compute();
-  return true;
+  return open_compute();
+}
+
+/// False if only some nodes have what it needs.
+bool Preflight::open_compute() {
+  try {
+    run_.open_compute();
+  } catch (const comm::CommonError& error) {
+    list_.fail("products", sentence_of(error, run_.texts.name_of));
+    return false;
+  }
+  if (run_.compute.blind_ranks.empty()) return true;
+  list_.fail("products",
+             fmt::format("{}; {} = cpu, if that is meant", run_.compute.blind_ranks, "run.device"));
+  return false;
 }
 
 /// The files that the run would start from, on each node.

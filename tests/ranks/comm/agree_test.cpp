@@ -13,9 +13,9 @@ namespace {
 using namespace comm;
 
 /// What agree() throws when `work` does: "UserError: ..." or "Error: ...", or nothing.
-std::string outcome(const std::function<void()>& work) {
+std::string outcome(const std::function<void()>& work, const decltype(agree)& agreement = agree) {
   try {
-    agree(test_world(), work);
+    agreement(test_world(), work);
     return {};
   } catch (const UserError& error) {
     return std::string("UserError: ") + error.what();
@@ -50,6 +50,19 @@ TEST(Agree, OneRanksFailureIsEverybodys) {
     };
     EXPECT_EQ(outcome(fail), "UserError: " + on_rank(failing, "bad token"));
   }
+}
+
+TEST(Agree, AMistakeOfSomeNodesAloneIsNotTheUsers) {
+  const int size = test_world().size();
+  const auto mistake = [] { throw UserError(fmt::format("no file {}", test_world().rank())); };
+  EXPECT_EQ(outcome(mistake, agree_on_nodes), "UserError: " + on_rank(0, "no file 0"));
+  if (size == 1) return;
+  const auto on_last = [&] {
+    if (test_world().rank() == size - 1) mistake();
+  };
+  EXPECT_EQ(outcome(on_last, agree_on_nodes),
+            "Error: " + on_rank(size - 1, fmt::format("no file {}", size - 1)));
+  EXPECT_EQ(outcome([] {}, agree_on_nodes), "");
 }
 
 TEST(Agree, TheLowestFailingRankIsNamed) {

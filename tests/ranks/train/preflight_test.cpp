@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "llampi/checkpoint/convert.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "support/simulated_nodes.hpp"
 #include "train/preflight/checklist.hpp"
@@ -198,6 +199,54 @@ TEST_F(Preflight, NamesANodeWithOtherWeights) {
   EXPECT_EQ(of(broadcast, "weights").verdict, Verdict::skip);
   EXPECT_EQ(of(broadcast, "replicas").verdict, Verdict::pass);
   fs::current_path(before);
+}
+
+TEST_F(Preflight, RefusesTheFoldersThatARunRefuses) {
+  const auto is_refused = [&](const Config& c, const std::string& sentence) {
+    for (const bool checks : {true, false}) {
+      try {
+        checks ? (void)check(c) : (void)run(c);
+        ADD_FAILURE() << sentence;
+      } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(sentence));
+      }
+    }
+  };
+  auto c = config_of_new_run();
+  if (world().rank() == 0) {
+    std::ofstream(folder_ / "file");
+    fs::create_symlink(folder_ / "nowhere", folder_ / "link");
+    fs::create_directories(folder_ / "half");
+    std::ofstream(folder_ / "half/checkpoints");
+    fs::create_directories(folder_ / "notes");
+    std::ofstream(folder_ / "notes/config.ini") << "mine";
+  }
+  world().barrier();
+  for (const auto* name : {"file", "link"}) {
+    c.run.dir = (folder_ / name).string();
+    is_refused(c, "run.dir = " + c.run.dir + " is not a folder");
+  }
+  c.run.dir = (folder_ / "half").string();
+  is_refused(c, c.run.dir);
+  c.run.dir = (folder_ / "notes").string();
+  is_refused(c, "has no run but a config.ini");
+  c = config_of_new_run();
+  c.log.prometheus = (folder_ / "none/run.prom").string();
+  is_refused(c, "log.prometheus");
+}
+
+// As a file system that is not mounted on one node: the same job succeeds elsewhere.
+TEST_F(Preflight, AFileThatOneRankCannotReadIsNoMistakeOfTheUser) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to compare with";
+  auto c = config_of_new_run();
+  const int last = world().size() - 1;
+  if (world().rank() == last) c.data.train = (folder_ / "none.h5").string();
+  try {
+    run(c);
+    ADD_FAILURE() << "it was read";
+  } catch (const comm::CommonError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(rank_on_host(last)), HasSubstr("none.h5")));
+  }
 }
 
 TEST_F(Preflight, WorkBeforeTheChecksIsWatchedAsTheyAre) {

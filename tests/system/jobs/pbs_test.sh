@@ -71,6 +71,7 @@ fresh
 will_end 0 0 0
 job OMP_NUM_THREADS=4
 expect "threads without ompthreads" "$(<threads)" 2
+[[ $log != *warning:* ]] || expect "chunks whose ranks have the same" "$log" "no warning"
 sed -i 's/select = 1:ncpus=4:/&ompthreads=1:/' attributes
 job OMP_NUM_THREADS=1
 expect "threads with ompthreads" "$(<threads)" 1
@@ -144,9 +145,15 @@ expect "failed, JOB_CHAIN=none" "$status $(count qsub) $log" "1 0 warning: a nod
 sed -i 's/mpiprocs=2:ngpus=4/ngpus=4/' attributes # without mpiprocs PBS counts one rank
 will_end 1
 job JOB_CHAIN=none
-expect "without mpiprocs" "$status $log" "1 warning: a node of this job has 4 GPUs and 1 rank, and a rank uses one: 3 will be idle*"
+expect "without mpiprocs" "$status $log" "1 warning: a rank has 2 or 4 CPUs, *
+warning: a node of this job has 4 GPUs and 1 rank, and a rank uses one: 3 will be idle*"
 expect "its threads" "$(<threads)" 4
 sed -i 's/select = 1:ncpus=4:ngpus=4/select = 1:ncpus=4:mpiprocs=2:ngpus=2/' attributes
+sed -i 's/+1:ncpus=2:mpiprocs=1/+1:ncpus=64:mpiprocs=1/' attributes
+will_end 0
+job
+expect "chunks that differ" "$status $log" "0 warning: a rank has 2 or 64 CPUs, by the chunks of select, and all ranks get the threads of the first chunk"
+sed -i 's/+1:ncpus=64:mpiprocs=1/+1:ncpus=2:mpiprocs=1/' attributes
 job JOB_CHAIN=requeue
 expect "JOB_CHAIN=requeue" "$status $(count mpirun) $log" "2 0 JOB_CHAIN=requeue: PBS lets only operators rerun a job*"
 stand_in apptainer <<'SH'

@@ -49,6 +49,9 @@ job -- missing.ini
 expect "status without a configuration" $status 2
 expect "ranks without a configuration" "$(count srun)" 0
 expect "a mistake that ranks find" "$(count "scontrol requeue")" 0
+will_end 2
+job -- input.ini
+expect "what is said of a mistake" "$status $log" "2 ended with status 2: invalid input, or no such program (see above); not submitted again"
 
 # A check before the run, which only the first job of a chain makes.
 fresh
@@ -61,6 +64,12 @@ expect "a later job of the chain" "$status $(grep -c '^llampi check' calls)" "0 
 fresh
 job JOB_CHECK=1 -- input.ini
 expect "a check that fails" "$status $(count srun) $(count "scontrol requeue") $log" "1 1 0 llampi check ended with status 1: the run was not started*"
+fresh
+will_end 139
+job JOB_CHECK=1 -- input.ini
+expect "a check that crashes" "$status $(count srun) $(last scontrol) $log" \
+    "139 1 scontrol requeue 7 llampi check ended with status 139, before the run was started*back into the queue for retry 1 of 3"
+fresh
 
 will_end 0
 job JOB_CHECK=1 SIGNAL=1 -- input.ini
@@ -202,6 +211,8 @@ expect "folders" "$(echo mine/*)" "mine/argument mine/by file mine/job mine/vari
 job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 -- input.ini
 expect "a task with the file's run.dir" "$(last llampi)" "* --run.dir=mine/by file-3"
 expect "requeue of a task" "$(last scontrol)" "scontrol requeue 5_3"
+job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 JOB_RUN_DIR=mine/job -- input.ini
+expect "tasks with one folder" "$(last llampi) $log" "* --run.dir=mine/job warning: all tasks of this array use one run folder, JOB_RUN_DIR=mine/job; *"
 job SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 -- input.ini --run.dir=mine/array/
 expect "a task with a folder that ends in /" "$(last llampi)" "* --run.dir=mine/array-3"
 sed -i /dir/d input.ini

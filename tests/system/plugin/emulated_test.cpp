@@ -561,6 +561,33 @@ TEST_F(OnGpus, AutoTakesGpusWhereEveryRankCanHaveOne) {
   EXPECT_THAT(refused.complaints()[0], HasSubstr("would share GPU"));
 }
 
+TEST_F(OnGpus, ARankThatSeesNoGpuIsAFaultOfItsNode) {
+  const auto ending_of = [&](const std::string& command) {
+    return shell(
+        folder_.path(),
+        fmt::format("LLAMPI_PLUGIN_DIR='{0}/emulated' LD_LIBRARY_PATH='{0}/driver' OMP_NUM_THREADS=1 "
+                    "{1} -n 1 {2} {3} : -n 1 -x LLAMPI_PLUGIN_DIR=/nowhere {2} {3}",
+                    FAKE_PLUGINS, MPIRUN, LLAMPI_PROGRAM, command));
+  };
+  const std::string check = "check --config run.ini --skip-arithmetic --run.device=";
+  const Ending by_choice = ending_of(check + "auto");
+  EXPECT_EQ(by_choice.status, 1) << by_choice.err;
+  EXPECT_THAT(
+      by_choice.out,
+      HasSubstr(
+          "\nFAIL  products    1 of 2 ranks see no GPU, so all compute on CPUs; rank 1: there is no "
+          "libllampi_cuda.so in /nowhere (not installed, or not built: make program); run.device = cpu, "
+          "if that is meant\n"));
+  const std::string reason = "run.device = cuda, but no GPU is usable: there is no libllampi_cuda.so";
+  const Ending asked = ending_of(check + "cuda");
+  EXPECT_EQ(asked.status, 1) << asked.err;
+  EXPECT_THAT(asked.out, ContainsRegex("\nFAIL  products    rank 1 on [^ ]+: " + reason));
+  const Ending trained = ending_of("train --config run.ini --run.device=cuda");
+  EXPECT_EQ(trained.status, 1);
+  ASSERT_EQ(trained.complaints().size(), 1U);
+  EXPECT_THAT(trained.complaints()[0], ContainsRegex("^llampi: rank 1 on [^ ]+: " + reason));
+}
+
 TEST_F(OnGpus, CudaNeedsGpus) {
   const Ending ending = llampi("train --config run.ini --run.device=cuda", 1, "LLAMPI_PLUGIN_DIR=/nowhere");
   EXPECT_EQ(ending.status, 2);

@@ -161,8 +161,8 @@ check on_two --machine other.json
 expect FAIL bandwidth "less than half of the bus bandwidth that machine workstation-2-cores has: all_gather .*; look for"
 expect FAIL speed "[0-9,]+ tokens/s in the fastest step, [0-9,]+ predicted with machine .*; look for slow ranks and links above"
 check on_two --machine h100
-expect_nothing_but_slow_ranks "a machine with GPUs"
-for name in bandwidth speed; do expect SKIP $name "h100 has the figures of GPUs, and these ranks compute on CPUs"; done
+((status == 1)) || complain "a machine with GPUs"
+expect FAIL speed "machine h100 has the figures of GPUs, but these ranks compute on CPUs; give a machine of that kind, or look at run.device"
 machine 1e-5 10
 sed -i '/"product_tflops_float32"/d' other.json
 check on_two --machine other.json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # slow_link_test.sh SOURCE LLAMPI: `llampi check` on four nodes, which are namespaces of this machine; the link of one is a tenth as fast as
-# those of the others. It must name this node, and none before. 77: skipped, without root, ip, tc or namespaces.
+# those of the others. It must name this node, and none before; and the node whose run.dir is another one. 77: skipped, without root, ip, tc or namespaces.
 set -euo pipefail
 # shellcheck source=tests/system/cluster/nodes.sh
 source "$1/tests/system/cluster/nodes.sh"
@@ -50,5 +50,17 @@ limit node2 100mbit
 check
 [[ $status == 1 && $links == FAIL* && $links == *"all links of node node2 are slow ("* && $links != *node1* && $links != *node3* ]] || {
     printf '%s\nstatus %d: node2 is not named, or others are\n' "$output" "$status"
+    exit 1
+}
+
+# A folder of its own on one node, as where a file system is not mounted. (Nodes have a minute and a half to see a file.)
+limit node2 1gbit
+mkdir run
+on node3 mount -t tmpfs none "$PWD/run"
+check
+checkpoint=$(grep -E '^[A-Z]+  checkpoint' <<<"$output") || true
+echo "$checkpoint"
+[[ $status == 1 && $checkpoint == "FAIL"*"rank 3 on node3: run.dir = run is another folder here than on the node of rank 0; choose a folder on a file system that all nodes share" ]] || {
+    printf '%s\nstatus %d: it is not said that node3 has another run.dir\n' "$output" "$status"
     exit 1
 }
