@@ -278,8 +278,11 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
   comm::agree(world, [&] { exported = open_exported(request); });
   Output held;  // by rank 0
   comm::on_rank_0(world, [&] { held = open_output(request, log); });
-  if (exported.adapter)
+  std::string name = exported.source->path().string();
+  if (exported.adapter) {
+    name += fmt::format(" with the adapters of {}", request.checkpoint.string());
     exported.source = merge_checked(world, std::move(exported.source), std::move(*exported.adapter));
+  }
   const FiniteWeights weights(std::move(exported.source));
   export_weights(world, weights, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
   comm::on_rank_0(world, [&] {
@@ -290,7 +293,7 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
     warn_of_class(request.output, exported.config.family().model_type, log);
     warn_of_added_tokens(request.output, log);
   });
-  weights.warn(world, log);
+  weights.warn(world, name, log);
   report(log, request.output, weights.tensors(), request.dtype, steady_seconds() - begin);
 }
 
@@ -372,7 +375,7 @@ void import_folder(comm::World& world, const fs::path& folder, const fs::path& c
   comm::on_rank_0(world, [&] { io::clear_leftovers(io::follow_links(checkpoint), log); });
   const FiniteWeights weights(std::move(source));
   import_weights(world, weights, checkpoint, {config.json, ""}, overwrite);
-  weights.warn(world, log);
+  weights.warn(world, weights.path().string(), log);
   report(log, checkpoint, weights.tensors(), DType::float32, steady_seconds() - begin);
 }
 

@@ -20,13 +20,13 @@ void FiniteWeights::read(int tensor, std::int64_t begin, std::int64_t elements, 
   first_ = std::min(first_, std::int64_t{tensor});
 }
 
-void FiniteWeights::warn(comm::World& world, const Log& log) const {
+void FiniteWeights::warn(comm::World& world, const std::string& name, const Log& log) const {
   const std::int64_t found = comm::sum_over_ranks(world, not_finite_);
   std::int64_t first = first_;
   comm::min_over_ranks(world, std::span(&first, 1));
   if (found == 0) return;
   log.warning("{} of {} NaN or infinite, the first in {}; a model with such weights computes NaN",
-              count(found, "weight"), path().string() + (found == 1 ? " is" : " are"),
+              count(found, "weight"), name + (found == 1 ? " is" : " are"),
               tensors()[static_cast<std::size_t>(first)].name);
 }
 

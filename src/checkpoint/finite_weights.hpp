@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,8 @@ class FiniteWeights final : public WeightsSource {
   const std::vector<TensorInfo>& tensors() const override { return source_->tensors(); }
   void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override;
 
-  /// Warns of NaN and infinities in what all ranks have read. Collective.
-  void warn(comm::World& world, const Log& log) const;
+  /// Warns of NaN and infinities in what all ranks have read. Collective. @param name of the weights, for the warning
+  void warn(comm::World& world, const std::string& name, const Log& log) const;
 
  private:
   std::unique_ptr<WeightsSource> source_;

@@ -142,8 +142,9 @@ int export_command(const Arguments& arguments) {
         if (a.base.empty()) {
           throw_user_error(
               "--checkpoint {} holds adapters, and the model that they belong to is not where it was ({}); name it "
-              "with --base, or write them alone with --adapter",
-              a.checkpoint, checkpoint::open_adapter(a.checkpoint).info.base);
+              "with --base{}",
+              a.checkpoint, checkpoint::open_adapter(a.checkpoint).info.base,
+              std::filesystem::is_directory(a.checkpoint) ? "" : ", or write them alone with --adapter");
         }
       } else if (!merges) {
         throw_user_error("--base {} is for adapters that are merged; remove it", a.base);
@@ -161,6 +162,8 @@ int export_command(const Arguments& arguments) {
         throw_user_error("--tokenizer cannot be used with --adapter; remove it");
       if (a.adapter && a.dtype != DType::float32)
         throw_user_error("--dtype cannot be used with --adapter, which writes float32; remove it");
+      if (a.adapter && a.max_shard_size != ExportArguments().max_shard_size)
+        throw_user_error("--max-shard-size cannot be used with --adapter, which writes one file; remove it");
       if (a.adapter) return;
       if (!a.tokenizer.empty()) {
         if (!tokenizer::holds_tokenizer(a.tokenizer))

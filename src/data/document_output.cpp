@@ -12,6 +12,7 @@ DocumentOutput::DocumentOutput(const std::filesystem::path& path, const tokenize
                                const TokenizeOptions& options)
     : writer_(path, tokenizer.vocabulary(), tokenizer.name(), options.overwrite) {
   notes_.tokenizer_hash = tokenizer::vocabulary_hash(tokenizer);
+  notes_.ordinary_hash = tokenizer::ordinary_hash(tokenizer);
   if (options.format != InputFormat::chat) return;
   packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
   notes_.row_tokens = options.seq_len;

@@ -45,8 +45,9 @@ Json parse_object(std::string_view line) {
     throw_user_error("the line holds a number that is out of range");
   }
   if (!json.is_object()) {
-    throw_user_error("the line is {} {} and not a JSON object",
-                     json.is_array() || json.is_object() ? "an" : "a", json.type_name());
+    throw_user_error(
+        "the line is {} {} and not a JSON object{}", json.is_array() ? "an" : "a", json.type_name(),
+        json.is_array() ? "; jq -c '.[]' writes what is in an array as one object on each line" : "");
   }
   return json;
 }

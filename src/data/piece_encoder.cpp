@@ -79,7 +79,7 @@ void PieceEncoder::add_text(EncodedPiece& out, const Piece& piece) const {
 /// A byte order mark that a file of text begins with is not a character of the text.
 std::string_view PieceEncoder::without_mark(const Piece& piece) const {
   const bool may_be_mark =
-      piece.first && options_.format == InputFormat::text && !tokenizer_.takes_any_bytes();
+      piece.first && (options_.format != InputFormat::text || !tokenizer_.takes_any_bytes());
   return may_be_mark ? without_byte_order_mark(piece.text) : piece.text;
 }
 
@@ -98,10 +98,11 @@ std::int64_t PieceEncoder::encode_line(std::string_view line, tokenizer::Encoded
     return static_cast<std::int64_t>(text.size());
   }
   const auto conversation = parse_conversation(line);
-  const bool has_answer = std::ranges::any_of(conversation, [](const tokenizer::Message& message) {
-    return message.role == tokenizer::ChatRole::assistant && message.trained;
-  });
-  if (!has_answer) throw_user_error("there is no assistant message to learn from");
+  const bool is_learned = options_.loss == LossOn::all ||
+                          std::ranges::any_of(conversation, [](const tokenizer::Message& message) {
+                            return message.role == tokenizer::ChatRole::assistant && message.trained;
+                          });
+  if (!is_learned) throw_user_error("there is no assistant message to learn from");
   document = tokenizer::encode_chat(tokenizer_, options_.chat_template, conversation);
   if (options_.loss == LossOn::all) {
     std::fill(document.mask.begin() + 1, document.mask.end(),

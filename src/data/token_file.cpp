@@ -179,10 +179,10 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
       largest_id = io::hdf5::read_int64(hdf5_file.id(), "largest_id");
     if (io::hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
       tokenizer = io::hdf5::read_string(hdf5_file.id(), "tokenizer");
-    if (io::hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
     file = io::PosixFile::open_for_reading(path);
     tokens.emplace(hdf5_file, path, "tokens");
     tokens->require_inside(file.size());
+    if (io::hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
     starts.emplace(hdf5_file, path, "documents");
     starts->require_inside(file.size());
     check_starts();
@@ -232,9 +232,14 @@ void TokenFile::Impl::read_notes(hid_t hdf5_file) {
   };
   if (io::hdf5::has_attribute(hdf5_file, token_format::kTokenizerHash))
     notes.tokenizer_hash = io::hdf5::read_string(hdf5_file, token_format::kTokenizerHash);
+  if (io::hdf5::has_attribute(hdf5_file, token_format::kOrdinaryHash))
+    notes.ordinary_hash = io::hdf5::read_string(hdf5_file, token_format::kOrdinaryHash);
   notes.row_tokens = number(token_format::kRowTokens);
   notes.padding_tokens = number(token_format::kPaddingTokens);
   notes.padding_documents = number(token_format::kPaddingDocuments);
+  if (notes.padding_tokens > tokens->size())
+    throw_user_error("{}: the attribute '{}' is {}, and the file has {}", path.string(),
+                     token_format::kPaddingTokens, notes.padding_tokens, count(tokens->size(), "token"));
   if (io::hdf5::has_attribute(hdf5_file, token_format::kLossTokens))
     notes.loss_tokens = number(token_format::kLossTokens);
   if (io::hdf5::has_attribute(hdf5_file, token_format::kChatTemplate))

@@ -39,6 +39,8 @@ std::int64_t reserve_dataset(const io::hdf5::File& file, const char* name, hid_t
 void write_notes(hid_t file, const TokenFileNotes& notes) {
   if (!notes.tokenizer_hash.empty())
     io::hdf5::write_string(file, token_format::kTokenizerHash, notes.tokenizer_hash);
+  if (!notes.ordinary_hash.empty())
+    io::hdf5::write_string(file, token_format::kOrdinaryHash, notes.ordinary_hash);
   if (!notes.chat_template.empty())
     io::hdf5::write_string(file, token_format::kChatTemplate, notes.chat_template);
   if (notes.loss_tokens) io::hdf5::write_int64(file, token_format::kLossTokens, *notes.loss_tokens);

@@ -14,6 +14,7 @@ inline constexpr std::int64_t kVersion = 1;
 
 // Attributes of TokenFileNotes.
 inline constexpr char kTokenizerHash[] = "tokenizer_hash";
+inline constexpr char kOrdinaryHash[] = "ordinary_hash";
 inline constexpr char kRowTokens[] = "seq_len";
 inline constexpr char kPaddingTokens[] = "padding_tokens";
 inline constexpr char kPaddingDocuments[] = "padding_documents";

@@ -21,9 +21,15 @@ namespace {
 
 constexpr std::int64_t kDefectsToShow = 10;
 
+/// Also where there is none yet.
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  return std::filesystem::equivalent(a, b, error) || a.lexically_normal() == b.lexically_normal();
+  if (a.empty() || b.empty()) return false;
+  const auto whole = [&](const fs::path& path) {
+    return fs::weakly_canonical(io::follow_links(fs::absolute(path, error)), error);
+  };
+  return fs::equivalent(a, b, error) || whole(a) == whole(b);
 }
 
 /// Refuses to replace what may be an input: with --output *.txt the shell makes the first text the output. So a file that is not a

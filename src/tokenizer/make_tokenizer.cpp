@@ -4,6 +4,7 @@
 #include <libdeflate.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "llampi/core/error.hpp"
 #include "llampi/io/folders.hpp"
@@ -90,6 +91,19 @@ bool is_tiktoken(std::string_view contents) {
          });
 }
 
+/// @param text_of an id; empty: it does not count
+std::string hash_of_ids(const Tokenizer& tokenizer, std::int64_t ids,
+                        const std::function<std::string(std::int32_t)>& text_of) {
+  require(ids >= 0 && ids <= tokenizer.vocabulary(), "ids of a vocabulary's hash");
+  std::uint32_t crc = 0;
+  const auto end = static_cast<std::int32_t>(ids == 0 ? tokenizer.vocabulary() : ids);
+  for (std::int32_t id = 0; id < end; ++id) {
+    const auto text = text_of(id);
+    crc = libdeflate_crc32(crc, text.data(), text.size());
+  }
+  return fmt::format("{:08x}", crc);
+}
+
 }  // namespace
 
 bool holds_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
@@ -99,16 +113,18 @@ ChatTemplateText chat_template_in(const fs::path& folder) {
 }
 
 std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
-  require(ids >= 0 && ids <= tokenizer.vocabulary(), "ids of a vocabulary's hash");
-  std::string text;
-  std::uint32_t crc = 0;
-  const auto end = static_cast<std::int32_t>(ids == 0 ? tokenizer.vocabulary() : ids);
-  for (std::int32_t id = 0; id < end; ++id) {
+  return hash_of_ids(tokenizer, ids, [&](std::int32_t id) {
     const auto bytes = tokenizer.bytes_of(id);
-    text = fmt::format("{}:", bytes.size()) + bytes;
-    crc = libdeflate_crc32(crc, text.data(), text.size());
-  }
-  return fmt::format("{:08x}", crc);
+    return fmt::format("{}:", bytes.size()) + bytes;
+  });
+}
+
+std::string ordinary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
+  return hash_of_ids(tokenizer, ids, [&](std::int32_t id) {
+    if (tokenizer.is_special(id)) return std::string();
+    const auto bytes = tokenizer.bytes_of(id);
+    return fmt::format("{}:{}:", id, bytes.size()) + bytes;
+  });
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {

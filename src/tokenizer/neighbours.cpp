@@ -74,7 +74,7 @@ std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::opt
   return id;
 }
 
-/// The same for a file that gives an id, or several of which the first counts.
+/// The same for a file that gives an id, or several of which the first counts; -1: none.
 std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const std::optional<File>& file,
                                            const char* key) {
   if (!file) return std::nullopt;
@@ -82,7 +82,7 @@ std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const
   Fields fields(object, file->source);
   const json* value = fields.find(key);
   if (value && value->is_array()) value = value->empty() ? nullptr : &(*value)[0];
-  if (!value) return std::nullopt;
+  if (!value || *value == -1) return std::nullopt;
   const bool known = value->is_number_unsigned() &&
                      value->get<std::uint64_t>() < static_cast<std::uint64_t>(tokenizer.vocabulary());
   if (!known) fields.refuse(fmt::format("\"{}\" is not an id from 0 to {}", key, tokenizer.vocabulary() - 1));

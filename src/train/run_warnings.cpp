@@ -23,6 +23,17 @@ void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log&
               schedule.warmup_steps, count(schedule.total_steps, "step"));
 }
 
+void warn_of_rows_left_out(const data::TokenFile& file, std::int64_t seq_len, const Log& log) {
+  const std::int64_t row = file.notes().row_tokens;
+  if (row == 0) return;
+  const std::int64_t rows = file.samples(row), left_out = rows - file.samples(seq_len) * (seq_len / row);
+  if (100 * left_out < rows) return;
+  log.warning(
+      "{}: {} of {} packed sequences, at the end of the file, fill no sample of data.seq_len = {} and are never trained on; "
+      "data.seq_len = {} takes all",
+      file.path().string(), left_out, with_separators(rows), seq_len, row);
+}
+
 void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,
                                  const Log& log) {
   const auto& f = config.fsdp;

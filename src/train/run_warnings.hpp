@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "llampi/core/log.hpp"
+#include "llampi/data/token_file.hpp"
 #include "llampi/fsdp/device_mesh.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
@@ -17,6 +18,9 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
 
 /// Where the run ends before the warm-up.
 void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log& log);
+
+/// Where a sample is several packed sequences, and a part of them, at the end of the file, fills none: at least one in a hundred.
+void warn_of_rows_left_out(const data::TokenFile& file, std::int64_t seq_len, const Log& log);
 
 /// Of each key that asks for something and changes nothing in this run: one line with the reason.
 void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& mesh,

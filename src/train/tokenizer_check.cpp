@@ -19,13 +19,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Of the first ids of a tokenizer; empty where it is unknown.
+struct Hashes {
+  std::string all = {};       ///< vocabulary_hash()
+  std::string ordinary = {};  ///< ordinary_hash()
+};
+
 /// Something that is in a tokenizer's ids.
 struct Speaker {
   std::string what;             ///< "data.train = train.h5"
   std::string tokenizer;        ///< as Tokenizer::name(); empty: unknown
   std::int64_t vocabulary = 0;  ///< 0: unknown
-  /// vocabulary_hash() of the first ids; empty where it is unknown.
-  std::function<std::string(std::int64_t ids)> hash = nullptr;
+  std::function<Hashes(std::int64_t ids)> hash = nullptr;
 };
 
 /// What gives a path: a key, or an option.
@@ -37,7 +42,8 @@ std::string given(const char* key, const fs::path& path) {
 Speaker file_speaker(const char* key, const data::TokenFile* file) {
   if (file == nullptr) return {};
   const auto known = [file](std::int64_t ids) {
-    return ids == file->vocabulary() ? file->notes().tokenizer_hash : "";
+    if (ids != file->vocabulary()) return Hashes();
+    return Hashes{file->notes().tokenizer_hash, file->notes().ordinary_hash};
   };
   return {given(key, file->path()), file->tokenizer(), file->vocabulary(), known};
 }
@@ -48,7 +54,8 @@ Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) 
   try {
     const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::make_tokenizer(folder.string());
     const auto known = [tokenizer](std::int64_t ids) {
-      return 0 < ids && ids <= tokenizer->vocabulary() ? tokenizer::vocabulary_hash(*tokenizer, ids) : "";
+      if (ids <= 0 || ids > tokenizer->vocabulary()) return Hashes();
+      return Hashes{tokenizer::vocabulary_hash(*tokenizer, ids), tokenizer::ordinary_hash(*tokenizer, ids)};
     };
     return {given(key, folder), tokenizer->name(), tokenizer->vocabulary(), known};
   } catch (const UserError& error) {
@@ -74,9 +81,11 @@ std::optional<bool> fits(const Speaker& data, const Speaker& other) {
   if ((data.tokenizer == "bytes") != (other.tokenizer == "bytes")) return false;
   if (data.hash && other.hash) {
     const auto here = data.hash(data.vocabulary), there = other.hash(data.vocabulary);
-    if (!here.empty() && !there.empty()) {
-      if (here == there) return true;
-      if (data.tokenizer == other.tokenizer) return std::nullopt;
+    if (!here.all.empty() && !there.all.empty()) {
+      if (here.all == there.all) return true;
+      const bool differ =
+          !here.ordinary.empty() && !there.ordinary.empty() && here.ordinary != there.ordinary;
+      if (data.tokenizer == other.tokenizer && !differ) return std::nullopt;
       return false;
     }
   }
@@ -88,15 +97,17 @@ void compare(const Speaker& data, const Speaker& other, Mismatch mismatch, const
   if (data.tokenizer.empty() || other.tokenizer.empty()) return;
   const auto fit = fits(data, other);
   if (fit == true) return;
-  if (data.tokenizer == other.tokenizer) {
+  const bool same_name = data.tokenizer == other.tokenizer;
+  if (same_name && !fit) {
     log.warning(
         "{} was made with the tokenizer {}, and in that of {} some ids mean other texts: harmless if only "
         "reserved tokens were renamed, else tokenize again with the right --tokenizer",
         data.what, data.tokenizer, other.what);
     return;
   }
-  const auto sentence = fmt::format("{} was made with the tokenizer {}, but {} has {}", data.what,
-                                    data.tokenizer, other.what, other.tokenizer);
+  const auto sentence =
+      fmt::format("{} was made with the tokenizer {}, but {} has {}", data.what, data.tokenizer, other.what,
+                  same_name ? "another with as many ids" : other.tokenizer);
   if (fit == false && mismatch == Mismatch::refused_if_sure)
     throw_user_error("{}: their ids mean different texts; tokenize again with the right --tokenizer",
                      sentence);

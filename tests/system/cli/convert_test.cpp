@@ -162,6 +162,16 @@ TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
   EXPECT_EQ(loss_of("moved --adapter lora"), loss);
   expect_done(1, "export --checkpoint lora --base moved --output merged_again");
   EXPECT_EQ(loss_of("merged_again"), loss);
+  refuses("export --checkpoint peft --output refused", "name it with --base\n");
+  refuses("export --checkpoint lora --adapter --output refused --max-shard-size 1KB",
+          "--max-shard-size cannot be used with --adapter");
+
+  auto weights = read_text(path("peft/adapter_model.safetensors"));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  weights.replace(weights.size() - 4, 4, reinterpret_cast<const char*>(&nan), 4);
+  folder_.write("peft/adapter_model.safetensors", weights);
+  EXPECT_THAT(run(1, "export --checkpoint peft --base moved --output not_finite").out,
+              HasSubstr(" weights of moved/model.safetensors with the adapters of peft are NaN or infinite"));
 }
 
 /// A base model whose tokenizer has the tokens of ChatML, and no template.

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <nlohmann/json.hpp>
+
 #include "support/shell.hpp"
 
 namespace llampi::test {
@@ -399,6 +401,14 @@ TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
     json.replace(json.find(from), std::string(from).size(), to);
   }
   folder_.write("hf/tokenizer.json", json);
+  expect_refused("--model.config=hf --model.weights=hf --data.train=bpe.h5",
+                 {"data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
+                  "but model.weights = hf has another with as many ids: their ids mean different texts"},
+                 "d");
+  // One whose special token has another name.
+  auto renamed = nlohmann::json::parse(read_text(bpe() + "/tokenizer.json"));
+  renamed["added_tokens"].back()["content"] = "<|renamed|>";
+  folder_.write("hf/tokenizer.json", renamed.dump());
   expect_trained("--model.config=hf --model.weights=hf --data.train=bpe.h5",
                  {"warning: data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
                   "in that of model.weights = hf some ids mean other texts"},

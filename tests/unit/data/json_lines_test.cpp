@@ -36,7 +36,7 @@ TEST(TextLine, SaysWhatIsWrong) {
   EXPECT_THAT(message(R"({"text": "Name is N)"), HasSubstr("breaks off"));
   for (const char* line : {"[", "{", "  [", "\xEF\xBB\xBF[", "\xEF\xBB\xBF {\r"})
     EXPECT_THAT(message(line), HasSubstr("only a bracket: this is JSON over several lines"));
-  EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
+  EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object; jq -c '.[]' writes"));
   EXPECT_THAT(message(R"("text")"), HasSubstr("is a string and not a JSON object"));
   EXPECT_EQ(message(R"({"id": 1, "content": "a"})"), R"("text" is missing; the keys are "content", "id")");
   EXPECT_EQ(message("{}"), R"("text" is missing; the object is empty)");

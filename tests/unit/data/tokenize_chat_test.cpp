@@ -130,6 +130,7 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   EXPECT_EQ(tokens + done.output.padding, done.output.rows * kRow);
   EXPECT_EQ(out.file.row_tokens(), kRow);
   EXPECT_EQ(out.file.notes().tokenizer_hash, tokenizer::vocabulary_hash(tokenizer_));
+  EXPECT_EQ(out.file.notes().ordinary_hash, tokenizer::ordinary_hash(tokenizer_));
   EXPECT_EQ(out.file.notes().padding_tokens, padding);
   EXPECT_EQ(out.file.notes().padding_documents, padding_documents);
   EXPECT_EQ(out.file.notes().loss_tokens, trained);
@@ -140,12 +141,13 @@ TEST_F(TokenizeChat, RefusesConversationsWithNothingToLearn) {
   for (const char* line : {R"({"messages": [{"role": "user", "content": "a"}]})",
                            R"({"prompt": "a", "completion": "b", "weight": 0})"}) {
     write_text(folder_ / "chat.jsonl", line);
-    for (const auto loss : {data::LossOn::assistant, data::LossOn::all}) {
-      auto given = options();
-      given.loss = loss;
-      EXPECT_THAT(user_error([&] { data::tokenize(tokenizer_, given); }),
-                  HasSubstr("chat.jsonl:1: there is no assistant message to learn from"));
-    }
+    auto given = options();
+    given.loss = data::LossOn::assistant;
+    EXPECT_THAT(user_error([&] { data::tokenize(tokenizer_, given); }),
+                HasSubstr("chat.jsonl:1: there is no assistant message to learn from"));
+    given.loss = data::LossOn::all;
+    const auto done = data::tokenize(tokenizer_, given);
+    EXPECT_EQ(done.output.trained, done.output.tokens - 1);  // but the first
   }
 }
 

@@ -331,6 +331,16 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   split.held_out = 0.5;
   split.held_out_output = folder / "out.h5";
   EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, split); }), HasSubstr("the output for both parts"));
+  fs::create_directory_symlink(folder.path(), folder / "link");
+  fs::create_symlink(folder / "out.h5", folder / "dangling.h5");
+  for (const auto& other :
+       {folder / "link" / "out.h5", folder / "dangling.h5", fs::relative(folder / "out.h5")}) {
+    split.held_out_output = other;
+    EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, split); }),
+                HasSubstr("the output for both parts"));
+  }
+  fs::remove(folder / "link");
+  fs::remove(folder / "dangling.h5");
   split.held_out_output = folder / "a.txt";
   EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, split); }), HasSubstr("both input and output"));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.txt", "empty.txt"));

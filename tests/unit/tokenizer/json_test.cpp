@@ -292,6 +292,8 @@ TEST_F(TokenizerFolder, SaysWhereTextsBeginAndEnd) {
   write("config.json", {{"eos_token_id", 1}, {"hidden_size", 8}});
   EXPECT_EQ(open()->end(), 1);
   EXPECT_TRUE(open()->is_special(1));
+  write("generation_config.json", {{"eos_token_id", -1}});  // none
+  EXPECT_EQ(open()->end(), 1);
   write("generation_config.json", {{"eos_token_id", {3, 1}}});
   EXPECT_EQ(open()->end(), 3);
   write("special_tokens_map.json", {{"eos_token", "ab"}});

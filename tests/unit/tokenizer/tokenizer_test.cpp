@@ -36,6 +36,10 @@ TEST(Tokenizer, HasAHashOfItsVocabulary) {
   EXPECT_EQ(tokenizer::vocabulary_hash(BytesAndSpecials::llama3(), 256), tokenizer::vocabulary_hash(*bytes));
   EXPECT_NE(tokenizer::vocabulary_hash(BytesAndSpecials({"<a>"})),
             tokenizer::vocabulary_hash(BytesAndSpecials({"<b>"})));
+  // Python: zlib.crc32(b"".join(b"%d:1:" % i + bytes([i]) for i in range(256)))
+  EXPECT_EQ(tokenizer::ordinary_hash(*bytes), "57152d2e");
+  EXPECT_EQ(tokenizer::ordinary_hash(BytesAndSpecials({"<a>"})), "57152d2e");
+  EXPECT_EQ(tokenizer::ordinary_hash(BytesAndSpecials({"<b>", "<c>"})), "57152d2e");
 }
 
 TEST(Tokenizer, RefusesOthers) {

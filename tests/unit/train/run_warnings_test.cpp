@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.hpp"
+
 namespace llampi::test {
 namespace {
 
@@ -54,6 +56,24 @@ TEST(RunWarnings, NameEachKeyThatHasNoEffect) {
       ElementsAre(
           "warning: run.verify_replicas_every = 5 has no effect: with fsdp.strategy = full_shard there are no "
           "replicas"));
+}
+
+TEST(RunWarnings, SayHowManyPackedSequencesFillNoSample) {
+  const TemporaryFolder folder;
+  data::TokenFileWriter writer(folder / "a.h5", 256, "bytes");
+  writer.append_document(std::vector<std::int32_t>(5 * 8 + 1, 7));
+  writer.close({.row_tokens = 8});
+  const auto said = [&](std::int64_t seq_len) {
+    std::vector<std::string> lines;
+    warn_of_rows_left_out(data::TokenFile(folder / "a.h5"), seq_len,
+                          Log([&](const std::string& line) { lines.push_back(line); }));
+    return lines;
+  };
+  EXPECT_THAT(said(8), IsEmpty());
+  EXPECT_THAT(said(40), IsEmpty());
+  EXPECT_THAT(said(16), ElementsAre(::testing::EndsWith(
+                            "a.h5: 1 of 5 packed sequences, at the end of the file, fill no sample of "
+                            "data.seq_len = 16 and are never trained on; data.seq_len = 8 takes all")));
 }
 
 }  // namespace
