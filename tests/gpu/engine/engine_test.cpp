@@ -33,6 +33,10 @@ constexpr Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
 // from those without (the worst of seven, tests/oracle/README.md); twice as much is allowed. On an H200 it was 2.6e-2 in the norm.
 constexpr Tolerance kFp8OnTensorCores = {5e-3, 5.6e-2, 2e-3, 3.2e-2};
 
+// FP8 and bfloat16 against PyTorch's bfloat16: 1.8e-3 was seen on emulated GPUs, and a GPU's other casts may add as much as
+// kFp8OnTensorCores. A model that has learnt nothing is 1.9e-2 away.
+constexpr double kFp8AndBfloat16 = 7e-3;
+
 class GpuEngine : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -200,7 +204,8 @@ TEST_F(GpuEngine, ABaseIn8BitsIsARoundedBase) {
 }
 
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
-  const auto fixture = oracle::load("one_layer_one_head");
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.training.steps = 3;  // bits that differ do so at once
   const auto base = run(fixture, {.accumulation = 2});
   const std::vector<TrajectoryOptions> all = {
       {.accumulation = 2, .backward_prefetch = fsdp::Prefetch::none, .forward_prefetch = false, .limit = 1},
@@ -352,7 +357,8 @@ TEST_F(GpuEngine, SumsByNcclEqualPyTorchAndRepeat) {
 
 // Any bit that differs between two orders, or two runs on a GPU, is a wait that is missing.
 TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
-  const auto fixture = oracle::load("one_layer_one_head");
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.training.steps = 3;  // bits that differ do so at once
   const TrajectoryOptions options{.accumulation = 2,
                                   .poison = true,
                                   .precision = {.param = DType::bfloat16,
@@ -392,7 +398,8 @@ TEST_F(GpuEngine, ProductsIn8BitsEqualPyTorchInFloat32) {
 
 // In bfloat16, as runs compute. Any bit that differs between two orders is a wait that is missing.
 TEST_F(GpuEngine, ProductsIn8BitsHaveTheSameBitsInAnyOrderAndPlace) {
-  const auto fixture = oracle::load("fp8_untied");
+  auto fixture = oracle::load("fp8_untied");
+  fixture.training.steps = 3;  // bits that differ do so at once
   const TrajectoryOptions options{
       .accumulation = 2, .poison = true, .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
   const auto base = run(fixture, options);
@@ -410,7 +417,8 @@ TEST_F(GpuEngine, ProductsIn8BitsHaveTheSameBitsInAnyOrderAndPlace) {
     expect_same_bits(base, run(fixture, other), to_string(other.strategy));
   }
   const auto& losses = fixture.fp8.bfloat16_losses;
-  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(base.losses[i] / losses[i], 1, 0.05) << i;
+  for (std::size_t i = 0; i < base.losses.size(); ++i)
+    EXPECT_NEAR(base.losses[i] / losses[i], 1, kFp8AndBfloat16) << i;
 }
 
 TEST_F(GpuEngine, ResidualsInHostMemoryComeBackWithTheirBits) {

@@ -87,7 +87,7 @@ TEST_P(Fp8, BitsDependOnNoScheduleAndNoPlace) {
       {.policy = WrapPolicy::modules, .modules = {"Linear"}},
       {.policy = WrapPolicy::none}};
   const std::vector<Offload> offloads = {{}, {.optimizer = true}, {.optimizer = true, .host_step = true}};
-  fixture_.training.steps = 4;  // bits that differ do so at once
+  fixture_.training.steps = 2;  // bits that differ do so at once
   for (const int micro_batches : {1, 2}) {
     const auto expected = run({.strategy = Strategy::no_shard, .accumulation = micro_batches});
     int number = 0;
@@ -176,7 +176,8 @@ TEST_P(Fp8, TakesParametersInBfloat16) {
     expect_same_bits(whole, run({.poison = true, .precision = precision}), "full_shard");
     expect_same_bits(whole, run({.poison = true, .precision = precision, .offload = {.optimizer = true}}),
                      "with the optimizer in host memory");
-    EXPECT_LT(largest_difference(whole.losses, fixture_.fp8.float32_losses), 0.05);
+    // 1.6e-3 was seen; a model that has learnt nothing is 1.9e-2 away.
+    EXPECT_LT(largest_difference(whole.losses, fixture_.fp8.float32_losses), 5e-3);
   }
 }
 

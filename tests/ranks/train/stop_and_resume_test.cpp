@@ -130,7 +130,8 @@ TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
   }
 }
 
-// Step 6 takes long, so in step 8 the ranks ask each other before each micro-batch, and do not finish it.
+// Step 6 takes long, so in step 8 the ranks ask each other before each micro-batch, and do not finish it: or in step 7, if the machine
+// was so slow that step 5 was a long one.
 TEST_F(Train, ASignalInALongStepDropsIt) {
   run(config("whole"));
   auto c = config("stopped");
@@ -141,7 +142,13 @@ TEST_F(Train, ASignalInALongStepDropsIt) {
     if (line.starts_with("step  6/12 ")) request_stop();
   });
   EXPECT_EQ(run(c, log), Outcome::stopped);
-  EXPECT_TRUE(logged("stopped after step 7 by a signal"));
+  const auto lines = metrics("stopped");
+  if (lines.at(4)["step_seconds"] < 0.25) {
+    EXPECT_EQ(lines.size(), 7);
+  } else {
+    EXPECT_THAT(lines.size(), AnyOf(6U, 7U));
+  }
+  EXPECT_TRUE(logged(fmt::format("stopped after step {} by a signal", lines.size())));
   EXPECT_EQ(run(c), Outcome::done);
   EXPECT_EQ(curve("stopped"), curve("whole"));
   EXPECT_EQ(tensors("stopped", 12), tensors("whole", 12));

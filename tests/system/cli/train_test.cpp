@@ -293,16 +293,17 @@ TEST_F(Train, TellsThatItsOutputIsNotRead) {
                                        "printing the step \\(is the output read\\?\\), after "));
 }
 
-// A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the
-// program itself, and once: a second SIGINT would end the program at once.
+// A signal in the middle of a run that would take much longer, and once: a second SIGINT would end the program at once.
 TEST_F(Train, StopsAtASignalAndContinues) {
   for (const char* signal : {"USR1", "TERM", "INT", "HUP"}) {
     const Ending ending = shell(
-        folder_.path(), "rm -rf run; timeout --foreground --preserve-status --signal=" + std::string(signal) +
-                            " 1 env --default-signal=HUP " + LLAMPI_PROGRAM +
-                            " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
-                            " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
-                            " --log.every=1000000");
+        folder_.path(),
+        std::string("rm -rf run; env --default-signal=HUP,INT ") + LLAMPI_PROGRAM +
+            " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+            " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
+            " --log.every=1000000 & until test \"$(wc -l <run/metrics.jsonl)\" -gt 20; do sleep 0.05; done "
+            "2>waiting; kill -" +
+            signal + " $!; wait $!");
     EXPECT_EQ(ending.status, 75) << signal << ": " << ending.err;
     EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
     EXPECT_FALSE(std::filesystem::is_empty(folder_.path() / "run/checkpoints")) << signal;

@@ -30,6 +30,7 @@ if [[ ${4:-} == all ]]; then
     for what in EIO EROFS ENOSPC kill killed; do
         for number in {1..6}; do faults+=("0:rename:$number:$what"); done
     done
+    least=${#faults[@]} # not all of these calls are made
 elif (($# > 3)); then
     faults=("${@:4}")
 fi
@@ -57,5 +58,5 @@ for fault in "${faults[@]}"; do
         rm -rf "$run"
     done
 done
-((hit >= ${#faults[@]})) || fail "only $hit of $((2 * ${#faults[@]})) faults were met"
+((hit >= ${least:-2 * ${#faults[@]}})) || fail "only $hit of $((2 * ${#faults[@]})) faults were met"
 echo "$hit faults"

@@ -20,6 +20,9 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+/// A loss of the same weights, which are bfloat16 on a GPU: 1.4e-5 of it was seen between the two. Other seeds are 7e-3 away.
+constexpr double kBf16Weights = 3e-4;
+
 class OnGpus : public ::testing::Test {
  protected:
   OnGpus() {
@@ -101,10 +104,12 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
     return nlohmann::json::parse(ending.out)["loss"].get<double>();
   };
   const double on_cpu = loss("cpu");
-  EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
-  const Ending text = llampi("generate --prompt ab --max-tokens 3 --temperature 0 --device cuda" + weights);
+  EXPECT_NEAR(loss("cuda"), on_cpu, kBf16Weights * on_cpu);
+  const std::string generate = "generate --prompt ab --max-tokens 3 --temperature 0" + weights;
+  const Ending text = llampi(generate + "--device cuda");
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::StartsWith("ab"));
+  EXPECT_EQ(text.out, llampi(generate + "--device cpu").out);
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
@@ -150,11 +155,14 @@ TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
       return nlohmann::json::parse(ending.out)["loss"].get<double>();
     };
     const double on_cpu = loss("cpu");
-    EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
-    const Ending text = llampi(
-        fmt::format("generate --prompt ab --max-tokens 9 --temperature 0 --device cuda --weights {}", run));
+    EXPECT_NEAR(loss("cuda"), on_cpu, kBf16Weights * on_cpu);
+    const std::string generate =
+        fmt::format("generate --prompt ab --max-tokens 9 --temperature 0 --weights {} --device ", run);
+    const Ending text = llampi(generate + "cuda");
     EXPECT_EQ(text.status, 0) << text.err;
     EXPECT_THAT(text.out, ::testing::StartsWith("ab"));
+    // Two tokens: where a model has hardly learnt, later ones are a matter of rounding.
+    EXPECT_EQ(text.out.substr(0, 4), llampi(generate + "cpu").out.substr(0, 4));
   }
 }
 
@@ -217,7 +225,7 @@ TEST_F(OnGpus, TrainAdaptersAsOnCpus) {
     return nlohmann::json::parse(ending.out)["loss"].get<double>();
   };
   const double on_cpu = loss("cpu");
-  EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
+  EXPECT_NEAR(loss("cuda"), on_cpu, kBf16Weights * on_cpu);
 }
 
 TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
@@ -534,8 +542,11 @@ TEST_F(OnGpus, ChecksLinksOfAnOddNumberOfRanksWithWindows) {
       "check --config run.ini --skip-arithmetic --run.device=cuda --run.share_gpu=true --train.global_batch=6 "
       "--fsdp.nccl_window=true --fsdp.cpu_offload=optimizer",
       3);
-  EXPECT_THAT(check.out, ContainsRegex("\n(PASS|FAIL)  links ")) << check.out << check.err;
-  EXPECT_THAT(check.out, ContainsRegex("\n(PASS|FAIL)  copies ")) << check.out << check.err;
+  for (const auto* name : {"links", "copies"})  // a slow one is no fault where ranks share the cores
+    EXPECT_THAT(check.out, ContainsRegex(fmt::format("\n(PASS  {0} |FAIL  {0} .* (is|are) slow)", name)))
+        << check.err;
+  for (const auto* name : {"data", "steps", "memory", "room", "checkpoint"})
+    EXPECT_THAT(check.out, ContainsRegex(fmt::format("\nPASS  {} ", name))) << check.err;
 }
 
 // `auto`: GPUs where there is a driver and one for each rank, else CPUs.

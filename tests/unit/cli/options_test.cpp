@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/option_table.hpp"
@@ -97,127 +99,125 @@ TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
 }
 
 TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
-  const train::Config c = resolve_config(with_required({"--run.dir=d",
-                                                        "--run.device=CPU",
-                                                        "--run.threads=3",
-                                                        "--run.share_gpu=true",
-                                                        "--run.seed=5",
-                                                        "--run.resume=never",
-                                                        "--run.resume_with_changes=true",
-                                                        "--run.max_hours=1.5",
-                                                        "--model.weights=w",
-                                                        "--lora.rank=8",
-                                                        "--lora.alpha=4.5",
-                                                        "--lora.dropout=0.25",
-                                                        "--lora.targets=up_proj",
-                                                        "--lora.scaling=rslora",
-                                                        "--lora.base_dtype=float32",
-                                                        "--lora.weights=a",
-                                                        "--data.eval=e",
-                                                        "--data.seq_len=64",
-                                                        "--data.shuffle=false",
-                                                        "--data.document_mask=false",
-                                                        "--train.micro_batch=2",
-                                                        "--train.global_batch=12",
-                                                        "--train.eval_every=7",
-                                                        "--optimizer.lr=0.5",
-                                                        "--optimizer.min_lr=0.25",
-                                                        "--optimizer.schedule=linear",
-                                                        "--optimizer.warmup_steps=4",
-                                                        "--optimizer.beta1=0.5",
-                                                        "--optimizer.beta2=0.75",
-                                                        "--optimizer.eps=1e-6",
-                                                        "--optimizer.weight_decay=0",
-                                                        "--optimizer.clip_grad_norm=0",
-                                                        "--optimizer.no_decay=norm|bias$",
-                                                        "--optimizer.weight_decays=embed=0.5",
-                                                        "--optimizer.lr_factors=head=2",
-                                                        "--optimizer.frozen=layers.0",
-                                                        "--optimizer.loss_scale=128",
-                                                        "--optimizer.master_dtype=BFloat16",
-                                                        "--optimizer.moment_dtype=bfloat16",
-                                                        "--fsdp.strategy=NO_SHARD",
-                                                        "--fsdp.wrap=transformer",
-                                                        "--fsdp.backward_prefetch=post",
-                                                        "--fsdp.forward_prefetch=false",
-                                                        "--fsdp.limit_all_gathers=1",
-                                                        "--fsdp.param_dtype=float16",
-                                                        "--fsdp.reduce_dtype=bfloat16",
-                                                        "--fsdp.cpu_offload=params",
-                                                        "--fsdp.offload_step=host",
-                                                        "--checkpoint.every=11",
-                                                        "--checkpoint.keep=1",
-                                                        "--checkpoint.keep_every=100",
-                                                        "--checkpoint.stripes=8",
-                                                        "--checkpoint.stripe_bytes=4096",
-                                                        "--checkpoint.io=hdf5",
-                                                        "--checkpoint.content=weights",
-                                                        "--checkpoint.state_dtype=bfloat16",
-                                                        "--checkpoint.writers_per_node=3",
-                                                        "--run.verify_replicas_every=50",
-                                                        "--log.every=6",
-                                                        "--log.tensorboard=true",
-                                                        "--log.prometheus=run.prom"}));
-  EXPECT_EQ(c.run.dir, "d");
-  EXPECT_EQ(c.run.device, device::DeviceChoice::cpu);
-  EXPECT_EQ(c.run.threads, 3);
-  EXPECT_TRUE(c.run.share_gpu);
-  EXPECT_EQ(c.run.seed, 5U);
-  EXPECT_EQ(c.run.resume.mode, train::ResumeFrom::Mode::never);
-  EXPECT_TRUE(c.run.resume_with_changes);
-  EXPECT_EQ(c.run.max_hours, 1.5);
-  EXPECT_EQ(c.model.weights, "w");
-  EXPECT_EQ(c.lora.rank, 8);
-  EXPECT_EQ(c.lora.alpha, 4.5);
-  EXPECT_EQ(c.lora.dropout, 0.25);
-  EXPECT_EQ(c.lora.targets, "up_proj");
-  EXPECT_EQ(c.lora.scaling, model::LoraScaling::rslora);
-  EXPECT_EQ(c.lora.base_dtype, DType::float32);
-  EXPECT_EQ(c.lora.weights, "a");
-  EXPECT_EQ(c.data.eval, "e");
-  EXPECT_EQ(c.data.seq_len, 64);
-  EXPECT_FALSE(c.data.shuffle);
-  EXPECT_FALSE(c.data.document_mask);
-  EXPECT_EQ(c.train.micro_batch, 2);
-  EXPECT_EQ(c.train.global_batch, 12);
-  EXPECT_EQ(c.train.eval_every, 7);
-  EXPECT_EQ(c.optimizer.lr, 0.5);
-  EXPECT_EQ(c.optimizer.min_lr, 0.25);
-  EXPECT_EQ(c.optimizer.schedule, optim::Decay::linear);
-  EXPECT_EQ(c.optimizer.warmup_steps, 4);
-  EXPECT_EQ(c.optimizer.beta1, 0.5);
-  EXPECT_EQ(c.optimizer.beta2, 0.75);
-  EXPECT_EQ(c.optimizer.eps, 1e-6);
-  EXPECT_EQ(c.optimizer.weight_decay, 0);
-  EXPECT_EQ(c.optimizer.clip_grad_norm, 0);
-  EXPECT_EQ(c.optimizer.no_decay, "norm|bias$");
-  EXPECT_EQ(c.optimizer.weight_decays, "embed=0.5");
-  EXPECT_EQ(c.optimizer.lr_factors, "head=2");
-  EXPECT_EQ(c.optimizer.frozen, "layers.0");
-  EXPECT_EQ(c.optimizer.loss_scale, 128);
-  EXPECT_EQ(c.optimizer.master_dtype, DType::bfloat16);
-  EXPECT_EQ(c.optimizer.moment_dtype, DType::bfloat16);
-  EXPECT_EQ(c.fsdp.strategy, fsdp::Strategy::no_shard);
-  EXPECT_EQ(c.fsdp.backward_prefetch, fsdp::Prefetch::post);
-  EXPECT_FALSE(c.fsdp.forward_prefetch);
-  EXPECT_EQ(c.fsdp.limit_all_gathers, 1);
-  EXPECT_EQ(c.fsdp.param_dtype, DType::float16);
-  EXPECT_EQ(c.fsdp.reduce_dtype, DType::bfloat16);
-  EXPECT_EQ(c.fsdp.cpu_offload, train::CpuOffload::params);
-  EXPECT_EQ(c.fsdp.offload_step, train::OffloadStep::host);
-  EXPECT_EQ(c.checkpoint.every, 11);
-  EXPECT_EQ(c.checkpoint.keep, 1);
-  EXPECT_EQ(c.checkpoint.keep_every, 100);
-  EXPECT_EQ(c.checkpoint.stripes, 8);
-  EXPECT_EQ(c.checkpoint.stripe_bytes, 4096);
-  EXPECT_EQ(c.checkpoint.io, checkpoint::FileIo::hdf5);
-  EXPECT_EQ(c.checkpoint.content, train::CheckpointContent::weights);
-  EXPECT_EQ(c.checkpoint.state_dtype, DType::bfloat16);
-  EXPECT_EQ(c.checkpoint.writers_per_node, 3);
-  EXPECT_EQ(c.run.verify_replicas_every, 50);
-  EXPECT_EQ(c.log.every, 6);
-  EXPECT_TRUE(c.log.tensorboard);
-  EXPECT_EQ(c.log.prometheus, "run.prom");
+#define IS(...) [](const train::Config& c) { return __VA_ARGS__; }
+  const std::vector<std::pair<std::string, bool (*)(const train::Config&)>> settings = {
+      {"activation.checkpointing=full",
+       IS(c.activation.checkpointing == fsdp::BlockCheckpointing(fsdp::Checkpointing::full))},
+      {"activation.offload=residuals", IS(c.activation.offload == train::ActivationOffload::residuals)},
+      {"checkpoint.async=true", IS(c.checkpoint.async)},
+      {"checkpoint.content=weights", IS(c.checkpoint.content == train::CheckpointContent::weights)},
+      {"checkpoint.every=11", IS(c.checkpoint.every == 11)},
+      {"checkpoint.fallback_dir=f", IS(c.checkpoint.fallback_dir == "f")},
+      {"checkpoint.io=hdf5", IS(c.checkpoint.io == checkpoint::FileIo::hdf5)},
+      {"checkpoint.keep=1", IS(c.checkpoint.keep == 1)},
+      {"checkpoint.keep_every=100", IS(c.checkpoint.keep_every == 100)},
+      {"checkpoint.state_dtype=bfloat16", IS(c.checkpoint.state_dtype == DType::bfloat16)},
+      {"checkpoint.stripe_bytes=4096", IS(c.checkpoint.stripe_bytes == 4096)},
+      {"checkpoint.stripes=8", IS(c.checkpoint.stripes == 8)},
+      {"checkpoint.wait_minutes=2.5", IS(c.checkpoint.wait_minutes == 2.5)},
+      {"checkpoint.writers_per_node=3", IS(c.checkpoint.writers_per_node == 3)},
+      {"data.document_mask=false", IS(!c.data.document_mask)},
+      {"data.eval=e", IS(c.data.eval == "e")},
+      {"data.seq_len=64", IS(c.data.seq_len == 64)},
+      {"data.shuffle=false", IS(!c.data.shuffle)},
+      {"data.train=other.h5", IS(c.data.train == "other.h5")},
+      {"fsdp.accumulate=unsharded", IS(c.fsdp.accumulate == train::GradientAccumulation::unsharded)},
+      {"fsdp.all_reduce_stream=true", IS(c.fsdp.all_reduce_stream)},
+      {"fsdp.backward_prefetch=post", IS(c.fsdp.backward_prefetch == fsdp::Prefetch::post)},
+      {"fsdp.cpu_offload=params", IS(c.fsdp.cpu_offload == train::CpuOffload::params)},
+      {"fsdp.forward_prefetch=false", IS(!c.fsdp.forward_prefetch)},
+      {"fsdp.fp8_gradient_dtype=float8_e4m3fn", IS(c.fsdp.fp8_gradient_dtype == DType::float8_e4m3fn)},
+      {"fsdp.fp8_scales=block", IS(c.fsdp.fp8_scales == model::Fp8Scales::block)},
+      {"fsdp.limit_all_gathers=1", IS(c.fsdp.limit_all_gathers == 1)},
+      {"fsdp.nccl_copy_engines=true", IS(c.fsdp.nccl_copy_engines)},
+      {"fsdp.nccl_ctas=4", IS(c.fsdp.nccl_ctas == 4)},
+      {"fsdp.nccl_split_share=true", IS(c.fsdp.nccl_split_share)},
+      {"fsdp.nccl_window=true", IS(c.fsdp.nccl_window)},
+      {"fsdp.offload_step=host", IS(c.fsdp.offload_step == train::OffloadStep::host)},
+      {"fsdp.param_dtype=float16", IS(c.fsdp.param_dtype == DType::float16)},
+      {"fsdp.product_dtype=fp8", IS(c.fsdp.product_dtype == train::ProductDtype::fp8)},
+      {"fsdp.product_sms=100", IS(c.fsdp.product_sms == 100)},
+      {"fsdp.reduce_dtype=bfloat16", IS(c.fsdp.reduce_dtype == DType::bfloat16)},
+      {"fsdp.reduction=nccl", IS(c.fsdp.reduction == comm::Reduction::nccl)},
+      {"fsdp.shard_group_size=4", IS(c.fsdp.shard_group_size == 4)},
+      {"fsdp.shard_optimizer_over_replicas=true", IS(c.fsdp.shard_optimizer_over_replicas)},
+      {"fsdp.strategy=NO_SHARD", IS(c.fsdp.strategy == fsdp::Strategy::no_shard)},
+      {"fsdp.sum_order=tree", IS(c.fsdp.sum_order == fsdp::SumOrder::tree)},
+      {"fsdp.sync_init=broadcast", IS(c.fsdp.sync_init == checkpoint::WeightsReading::broadcast)},
+      {"fsdp.wrap=size", IS(c.fsdp.wrap == fsdp::WrapPolicy::size)},
+      {"fsdp.wrap_min_params=77", IS(c.fsdp.wrap_min_params == 77)},
+      {"fsdp.wrap_modules=A B", IS(c.fsdp.wrap_modules == std::vector<std::string>{"A", "B"})},
+      {"log.every=6", IS(c.log.every == 6)},
+      {"log.plan=true", IS(c.log.plan)},
+      {"log.prometheus=run.prom", IS(c.log.prometheus == "run.prom")},
+      {"log.tensorboard=true", IS(c.log.tensorboard)},
+      {"log.trace=3-5", IS(c.log.trace == train::StepRange{3, 5})},
+      {"lora.alpha=4.5", IS(c.lora.alpha == 4.5)},
+      {"lora.base_dtype=float32", IS(c.lora.base_dtype == DType::float32)},
+      {"lora.dropout=0.25", IS(c.lora.dropout == 0.25)},
+      {"lora.rank=8", IS(c.lora.rank == 8)},
+      {"lora.scaling=rslora", IS(c.lora.scaling == model::LoraScaling::rslora)},
+      {"lora.targets=up_proj", IS(c.lora.targets == "up_proj")},
+      {"lora.weights=a", IS(c.lora.weights == "a")},
+      {"model.config=other.json", IS(c.model.config == "other.json")},
+      {"model.weights=w", IS(c.model.weights == "w")},
+      {"optimizer.beta1=0.5", IS(c.optimizer.beta1 == 0.5)},
+      {"optimizer.beta2=0.75", IS(c.optimizer.beta2 == 0.75)},
+      {"optimizer.clip_grad_norm=0", IS(c.optimizer.clip_grad_norm == 0)},
+      {"optimizer.eps=1e-6", IS(c.optimizer.eps == 1e-6)},
+      {"optimizer.frozen=layers.0", IS(c.optimizer.frozen == "layers.0")},
+      {"optimizer.gradient_dtype=bfloat16", IS(c.optimizer.gradient_dtype == DType::bfloat16)},
+      {"optimizer.loss_scale=128", IS(c.optimizer.loss_scale == 128)},
+      {"optimizer.lr=0.5", IS(c.optimizer.lr == 0.5)},
+      {"optimizer.lr_factors=head=2", IS(c.optimizer.lr_factors == "head=2")},
+      {"optimizer.master_dtype=BFloat16", IS(c.optimizer.master_dtype == DType::bfloat16)},
+      {"optimizer.min_lr=1e-5", IS(c.optimizer.min_lr == 1e-5)},
+      {"optimizer.moment_dtype=bfloat16", IS(c.optimizer.moment_dtype == DType::bfloat16)},
+      {"optimizer.no_decay=norm|bias$", IS(c.optimizer.no_decay == "norm|bias$")},
+      {"optimizer.schedule=linear", IS(c.optimizer.schedule == optim::Decay::linear)},
+      {"optimizer.warmup_steps=4", IS(c.optimizer.warmup_steps == 4)},
+      {"optimizer.weight_decay=0", IS(c.optimizer.weight_decay == 0)},
+      {"optimizer.weight_decays=embed=0.5", IS(c.optimizer.weight_decays == "embed=0.5")},
+      {"run.attention=native", IS(c.run.attention == device::GpuAttention::native)},
+      {"run.attention_workspace=64", IS(c.run.attention_workspace == 64)},
+      {"run.bind=none", IS(c.run.bind == comm::Bind::none)},
+      {"run.cuda_graph=off", IS(c.run.cuda_graph == train::StepGraph::off)},
+      {"run.deterministic=false", IS(!c.run.deterministic)},
+      {"run.device=CPU", IS(c.run.device == device::DeviceChoice::cpu)},
+      {"run.dir=d", IS(c.run.dir == "d")},
+      {"run.logits_workspace=32", IS(c.run.logits_workspace == 32)},
+      {"run.max_hours=1.5", IS(c.run.max_hours == 1.5)},
+      {"run.resume=never", IS(c.run.resume.mode == train::ResumeFrom::Mode::never)},
+      {"run.resume_with_changes=true", IS(c.run.resume_with_changes)},
+      {"run.seed=5", IS(c.run.seed == 5U)},
+      {"run.share_gpu=true", IS(c.run.share_gpu)},
+      {"run.tf32=true", IS(c.run.tf32)},
+      {"run.threads=3", IS(c.run.threads == 3)},
+      {"run.tuning=off", IS(c.run.tuning.mode == train::TuningMode::Mode::off)},
+      {"run.verify_replicas_every=50", IS(c.run.verify_replicas_every == 50)},
+      {"run.watchdog_seconds=30", IS(c.run.watchdog_seconds == 30)},
+      {"train.epochs=2", IS(c.train.epochs == 2)},
+      {"train.eval_every=7", IS(c.train.eval_every == 7)},
+      {"train.global_batch=12", IS(c.train.global_batch == 12)},
+      {"train.micro_batch=2", IS(c.train.micro_batch == 2)},
+      {"train.not_finite=skip 3", IS(c.train.not_finite.skip == 3)},
+      {"train.steps=11", IS(c.train.steps == 11)},
+  };
+#undef IS
+  const train::Config defaults;
+  train::Config all;
+  std::set<std::string> missing;
+  for (const auto& key : keys_of(option_table(all))) missing.insert(key);
+  for (const auto& [setting, is_set] : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    missing.erase(key);
+    EXPECT_FALSE(is_set(defaults)) << setting;
+    train::Config one;
+    assign(*find_option(option_table(one), key), {key, setting.substr(key.size() + 1), "test"});
+    EXPECT_TRUE(is_set(one)) << setting;
+    EXPECT_EQ(changed_keys(defaults, one).size(), 1) << setting;
+  }
+  EXPECT_THAT(missing, ::testing::IsEmpty());
 }
 
 TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
