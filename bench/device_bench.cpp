@@ -2,8 +2,8 @@
 // Time of each operation of the CPU device at the shapes of a training step, and how much of it is not the
 // matrix products:
 //   bench_device [threads] [A|B]
-// A: T 2048, hidden 288, 6 heads, ffn 768, vocabulary 32000, segments of 256, 6 layers.
-// B: T 2048, hidden 768, 12 heads, ffn 2048, vocabulary 32000, segments of 512, 12 layers.
+// A: T 2048, hidden 288, 6 heads, ffn 768, vocabulary 32000, documents of 256, 6 layers.
+// B: T 2048, hidden 768, 12 heads, ffn 2048, vocabulary 32000, documents of 512, 12 layers.
 #include <fmt/core.h>
 #include <time.h>
 
@@ -27,7 +27,7 @@ using namespace llampi;
 using Index = std::int64_t;
 
 struct Shape {
-  Index tokens, hidden, heads, width, vocabulary, segment, layers;
+  Index tokens, hidden, heads, width, vocabulary, document, layers;
   Index head_dim() const { return hidden / heads; }
   llampi::device::AttentionShape attention() const { return {heads, heads, head_dim()}; }
 };
@@ -94,11 +94,11 @@ class Bench {
     return counting(s_.tokens, [&](Index i) { return i * factor % s_.vocabulary; });
   }
   llampi::device::Documents documents() {
-    const Index count = s_.tokens / s_.segment;
-    return {.cu_seqlens = counting(s_.tokens + 1, [&](Index i) { return i <= count ? i * s_.segment : -1; }),
-            .positions = counting(s_.tokens, [&](Index i) { return i % s_.segment; }),
+    const Index count = s_.tokens / s_.document;
+    return {.cu_seqlens = counting(s_.tokens + 1, [&](Index i) { return i <= count ? i * s_.document : -1; }),
+            .positions = counting(s_.tokens, [&](Index i) { return i % s_.document; }),
             .count = count,
-            .max_seqlen = s_.segment};
+            .max_seqlen = s_.document};
   }
 
   /// Measures an operation that a step has `times` of, and its products alone.
@@ -150,7 +150,7 @@ class Bench {
                                                .workspace = norm_scratch});
     });
 
-    const Tensor rope = random(s_.segment, s_.head_dim());
+    const Tensor rope = random(s_.document, s_.head_dim());
     const Tensor w_qkv = random(qkv_cols, h, 0.05), dw_qkv = random(qkv_cols, h), qkv = random(t, qkv_cols);
     const Tensor dqkv = random(t, qkv_cols);
     linear_row(
@@ -210,9 +210,9 @@ class Bench {
     const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden),
                  sums = random(s_.heads, s_.tokens);
     const Tensor scratch = workspace(
-        device_->sizes().attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32, 0));
+        device_->sizes().attention_backward_workspace(shape, s_.tokens, s_.document, DType::float32, 0));
     const double flops =
-        2.0 * static_cast<double>(s_.tokens * s_.segment * s_.hidden);  // the causal half of two products
+        2.0 * static_cast<double>(s_.tokens * s_.document * s_.hidden);  // the causal half of two products
     row(
         "attention", s_.layers, flops,
         [&] {
@@ -243,15 +243,15 @@ class Bench {
   /// the second kind.
   void attention_products(Tensor qkv_, Tensor out_, Tensor scratch, int passes) {
     const Index block = llampi::device::CpuSizes::kQueryBlock,
-                stride = llampi::device::CpuSizes::score_stride(s_.segment), dim = s_.head_dim();
+                stride = llampi::device::CpuSizes::score_stride(s_.document), dim = s_.head_dim();
     const Index qkv_stride = qkv_.cols, out_stride = out_.cols;
-    llampi::device::parallel_items(threads_, s_.tokens / s_.segment * s_.heads, [&](Index item, int thread) {
-      const Index begin = item / s_.heads * s_.segment, column = item % s_.heads * dim;
+    llampi::device::parallel_items(threads_, s_.tokens / s_.document * s_.heads, [&](Index item, int thread) {
+      const Index begin = item / s_.heads * s_.document, column = item % s_.heads * dim;
       const float* qkv = qkv_.as<float>() + begin * qkv_stride + column;
       float* out = out_.as<float>() + begin * out_stride + column;
-      float* p = scratch.as<float>() + thread * llampi::device::CpuSizes::score_elements(s_.segment);
-      for (Index first = 0; first < s_.segment; first += block) {
-        const Index rows = std::min(block, s_.segment - first), keys = first + rows;
+      float* p = scratch.as<float>() + thread * llampi::device::CpuSizes::score_elements(s_.document);
+      for (Index first = 0; first < s_.document; first += block) {
+        const Index rows = std::min(block, s_.document - first), keys = first + rows;
         const llampi::device::Product scores{.transpose_b = true,
                                              .m = rows,
                                              .n = keys,

@@ -44,7 +44,7 @@ llampi::device::HostBatch random_batch(std::int64_t sequences, std::int64_t seq_
     batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % 32000);
     batch.labels()[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % 32000);
   }
-  batch.cut_into_segments(seq_len);
+  batch.cut_into_documents(seq_len);
   batch.valid_labels = batch.token_count();
   return batch;
 }

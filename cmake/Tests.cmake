@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# llampi_test(NAME [OPTIMIZED] SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds])
+# llampi_test(NAME [OPTIMIZED] SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds] [SHARDS n])
 # One executable, test_NAME, which sees the private headers of these parts; one ctest entry NAME, or one NAME_n per number of ranks.
 # NAME begins with the folder below tests/: tests/ranks/fsdp/engine_test.cpp is in ranks_fsdp or ranks_fsdp_engine; unit, ranks and
 # system are labels, too (TESTING.md). With RANKS the test runs under mpirun, failures of all ranks are printed by rank 0
-# (tests/support/mpi_main.cpp), and every rank has one thread. OPTIMIZED: its own code takes longer to run than to compile.
+# (tests/support/mpi_main.cpp), and every rank has one thread. OPTIMIZED: its own code takes longer to run than to compile. SHARDS: as many
+# processes at a time, each with a part of the tests, for those that mostly wait.
 find_package(GTest REQUIRED)
 
 set(LLAMPI_MPI_ENVIRONMENT
@@ -12,7 +13,7 @@ set(LLAMPI_MPI_ENVIRONMENT
     LLAMPI_PLUGIN_DIR=${CMAKE_BINARY_DIR})
 
 function(llampi_test name)
-  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SOURCES;USES;LIBRARIES;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;SHARDS" "SOURCES;USES;LIBRARIES;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -32,7 +33,11 @@ function(llampi_test name)
   llampi_use_parts(test_${name} ${ARG_USES})
   target_link_libraries(test_${name} PRIVATE ${ARG_LIBRARIES})
   if(NOT ARG_RANKS)
-    add_test(NAME ${name} COMMAND test_${name})
+    if(ARG_SHARDS)
+      add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/support/in_shards.sh ${ARG_SHARDS} $<TARGET_FILE:test_${name}>)
+    else()
+      add_test(NAME ${name} COMMAND test_${name})
+    endif()
     llampi_test_properties(${name} 1 "${ARG_LABELS}" ${ARG_TIMEOUT})
   endif()
   if("gpu" IN_LIST ARG_LABELS) # for cmake/Bundle.cmake

@@ -73,14 +73,16 @@ read -r gpus ranks threads < <(attribute Resource_List.select | sed 's/+.*//' | 
                  share = int(n["ncpus"] / (ranks > 1 ? ranks : 1))
                  print n["ngpus"] + 0, ranks, (("ompthreads" in n) || share < 1 ? "" : share)
              }')
-cores=$(attribute Resource_List.select | tr '+' '\n' | awk -F '[:=]' '
-    { ranks = 1; cpus = 0
-      for (i = 1; i < NF; ++i) { if ($i == "mpiprocs" && $(i + 1) > 1) ranks = $(i + 1); if ($i == "ncpus") cpus = $(i + 1) }
-      print int(cpus / ranks) }' | sort -un | paste -sd, | sed 's/,/ or /g')
-if [[ $cores == *or* ]]; then
-    echo "warning: a rank has $cores CPUs, by the chunks of select, and all ranks get the threads of the first chunk" >&2
+if [[ -n $threads && ${OMP_NUM_THREADS:-} == "${environment[OMP_NUM_THREADS]:-}" ]]; then
+    OMP_NUM_THREADS=$threads
+    cores=$(attribute Resource_List.select | tr '+' '\n' | awk -F '[:=]' '
+        { ranks = 1; cpus = 0
+          for (i = 1; i < NF; ++i) { if ($i == "mpiprocs" && $(i + 1) > 1) ranks = $(i + 1); if ($i == "ncpus") cpus = $(i + 1) }
+          if (cpus > 0) print int(cpus / ranks) }' | sort -un | paste -sd, | sed 's/,/ or /g')
+    if [[ $cores == *or* ]]; then
+        echo "warning: a rank has $cores CPUs, by the chunks of select, and all ranks get the threads of the first chunk" >&2
+    fi
 fi
-if [[ -n $threads && ${OMP_NUM_THREADS:-} == "${environment[OMP_NUM_THREADS]:-}" ]]; then OMP_NUM_THREADS=$threads; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # For an mpirun that was built without PBS. A host has as many ranks as lines in the node file: without a number it would
 # get as many as it has cores.

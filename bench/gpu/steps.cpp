@@ -83,7 +83,7 @@ device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
     batch.labels()[i] = has_label ? static_cast<std::int32_t>(random.bits(2 * i + 1) % vocabulary) : -1;
     batch.valid_labels += has_label ? 1 : 0;
   }
-  batch.cut_into_segments(o.seq_len / o.documents);
+  batch.cut_into_documents(o.seq_len / o.documents);
   return batch;
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/checkpoint/adapter.hpp"
 
-#include <fmt/format.h>
-
 #include <set>
 #include <utility>
 

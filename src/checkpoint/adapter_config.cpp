@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What files say of an adapter: adapter_config.json, and the attribute of a checkpoint.
-#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

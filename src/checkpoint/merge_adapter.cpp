@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model into which an adapter is merged, read in ranges.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <mutex>

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <llampi_version.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <functional>
 

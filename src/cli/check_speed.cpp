@@ -23,14 +23,6 @@ using train::Verdict;
 
 constexpr double kSeconds = 0.2;  // for each collective, at each size
 
-/// The ranks of this job, as the plan takes them.
-train::RunShape shape_of_job(const comm::Topology& topology, const measure::Result& measured) {
-  train::RunShape shape = train::shape_of(topology);
-  shape.threads = measured.threads;
-  if (measured.gpu != "cpu") shape.hardware = train::Hardware::gpu;
-  return shape;
-}
-
 /// Why these figures say nothing about this job; empty: they do.
 std::string missing(const plan::MachineSpeed& machine, const measure::Result& measured) {
   for (const auto& [needed, key] :
@@ -129,11 +121,8 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
   if (const auto reason = missing(machine, measured); !reason.empty()) return skip_both(reason);
 
   const MachineRequest request{.device = measured.gpu, .machine = machine_name};
-  train::RunShape shape = shape_of_job(world.topology(), measured);
-  plan::Machine planned = machine_of(request, config, shape);
-  shape = train::resolved(shape, config);
-  place_ranks(request, shape, planned);
-  shape.memory = measured.memory;  // as a run decides by it
+  plan::Machine planned = machine_of(request, config, measured.shape);
+  planned.shape.memory = measured.shape.memory;  // as a run decides by it
   const plan::Figures known = *figures_of(request, planned, config, world.topology().node_of_rank);
   result.collectives = largest_collectives(measured, known);
   result.checks.push_back(verdict_on_collectives(result.collectives, machine.name));
@@ -144,7 +133,7 @@ MachineComparison compare_with_machine(comm::World& world, const train::Config& 
                                  : "train.micro_batch = auto: the plan needs a number"});
     return result;
   }
-  const train::CompiledRun run = train::compile_run(config, shape);
+  const train::CompiledRun run = train::compile_run(config, planned.shape);
   double seconds = 0;
   try {
     seconds = plan::time_actions(run, known).time.seconds;

@@ -6,7 +6,6 @@
 
 #include <cctype>
 #include <charconv>
-#include <cmath>
 #include <sstream>
 #include <string_view>
 #include <utility>

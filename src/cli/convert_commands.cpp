@@ -117,6 +117,46 @@ std::int64_t parse_size(const std::string& text) {
   throw_user_error("--max-shard-size = {} is not a size; write for example 5GB or 500MiB", text);
 }
 
+void refuse_options_of_models(const ExportArguments& a) {
+  if (!a.tokenizer.empty()) throw_user_error("--tokenizer cannot be used with --adapter; remove it");
+  if (a.dtype != DType::float32)
+    throw_user_error("--dtype cannot be used with --adapter, which writes float32; remove it");
+  if (a.max_shard_size != ExportArguments().max_shard_size)
+    throw_user_error("--max-shard-size cannot be used with --adapter, which writes one file; remove it");
+}
+
+/// The model that adapters are merged into, as a path; empty where nothing is merged.
+std::string find_base(const ExportArguments& a, const Log& log) {
+  const bool merges = !a.adapter && with_source("--checkpoint ", a.checkpoint,
+                                                [&] { return checkpoint::holds_adapter(a.checkpoint); });
+  if (!merges) {
+    if (!a.base.empty()) throw_user_error("--base {} is for adapters that are merged; remove it", a.base);
+    return "";
+  }
+  const std::string base = a.base.empty() ? base_of(a.checkpoint) : a.base;
+  if (!base.empty()) return train::resolve_weights(base, log).string();
+  throw_user_error(
+      "--checkpoint {} holds adapters, and the model that they belong to is not where it was ({}); name it "
+      "with --base{}",
+      a.checkpoint, checkpoint::open_adapter(a.checkpoint).info.base,
+      std::filesystem::is_directory(a.checkpoint) ? "" : ", or write them alone with --adapter");
+}
+
+/// Where the tokenizer's files come from.
+void name_tokenizers(const ExportArguments& a, checkpoint::ExportRequest& request, const Log& log) {
+  if (!a.tokenizer.empty()) {
+    if (!tokenizer::holds_tokenizer(a.tokenizer))
+      throw_user_error("--tokenizer {} is not a folder with a tokenizer (tokenizer.json or tokenizer.model)",
+                       a.tokenizer);
+    request.tokenizers = {a.tokenizer};
+    return;
+  }
+  request.tokenizers =
+      with_source("--checkpoint ", a.checkpoint, [&] { return folders_of_run(a.checkpoint, log); });
+  if (!a.base.empty()) request.tokenizers.insert(request.tokenizers.begin(), a.base);
+  request.is_over_bytes = data::tokenizer_in(run_of(a.checkpoint).note("data.train")) == "bytes";
+}
+
 }  // namespace
 
 Manual export_manual() { return manual_of<ExportArguments>(kExportUsage); }
@@ -124,7 +164,6 @@ Manual export_manual() { return manual_of<ExportArguments>(kExportUsage); }
 int export_command(const Arguments& arguments) {
   ExportArguments a;
   return run_on_ranks([&](comm::World& world) {
-    checkpoint::ExportRequest request;
     const Log log = console_log(world.rank() == 0, stdout);
     comm::agree(world, [&] {
       assign_command_line(arguments, options_of(a), 0, log);
@@ -133,24 +172,8 @@ int export_command(const Arguments& arguments) {
     });
     a.checkpoint =
         comm::from_rank_0(world, [&] { return train::resolve_weights(a.checkpoint, log).string(); });
-    a.base = comm::from_rank_0(world, [&] {
-      const bool merges = !a.adapter && with_source("--checkpoint ", a.checkpoint,
-                                                    [&] { return checkpoint::holds_adapter(a.checkpoint); });
-      if (a.base.empty()) {
-        if (!merges) return std::string();
-        a.base = base_of(a.checkpoint);
-        if (a.base.empty()) {
-          throw_user_error(
-              "--checkpoint {} holds adapters, and the model that they belong to is not where it was ({}); name it "
-              "with --base{}",
-              a.checkpoint, checkpoint::open_adapter(a.checkpoint).info.base,
-              std::filesystem::is_directory(a.checkpoint) ? "" : ", or write them alone with --adapter");
-        }
-      } else if (!merges) {
-        throw_user_error("--base {} is for adapters that are merged; remove it", a.base);
-      }
-      return train::resolve_weights(a.base, log).string();
-    });
+    a.base = comm::from_rank_0(world, [&] { return find_base(a, log); });
+    checkpoint::ExportRequest request;
     comm::agree(world, [&] {
       request = {.checkpoint = a.checkpoint,
                  .output = a.output,
@@ -158,25 +181,7 @@ int export_command(const Arguments& arguments) {
                  .dtype = a.dtype,
                  .max_shard_bytes = parse_size(a.max_shard_size),
                  .overwrite = a.overwrite};
-      if (a.adapter && !a.tokenizer.empty())
-        throw_user_error("--tokenizer cannot be used with --adapter; remove it");
-      if (a.adapter && a.dtype != DType::float32)
-        throw_user_error("--dtype cannot be used with --adapter, which writes float32; remove it");
-      if (a.adapter && a.max_shard_size != ExportArguments().max_shard_size)
-        throw_user_error("--max-shard-size cannot be used with --adapter, which writes one file; remove it");
-      if (a.adapter) return;
-      if (!a.tokenizer.empty()) {
-        if (!tokenizer::holds_tokenizer(a.tokenizer))
-          throw_user_error(
-              "--tokenizer {} is not a folder with a tokenizer (tokenizer.json or tokenizer.model)",
-              a.tokenizer);
-        request.tokenizers = {a.tokenizer};
-      } else {
-        request.tokenizers =
-            with_source("--checkpoint ", a.checkpoint, [&] { return folders_of_run(a.checkpoint, log); });
-        if (!a.base.empty()) request.tokenizers.insert(request.tokenizers.begin(), a.base);
-        request.is_over_bytes = data::tokenizer_in(run_of(a.checkpoint).note("data.train")) == "bytes";
-      }
+      a.adapter ? refuse_options_of_models(a) : name_tokenizers(a, request, log);
     });
     with_source("--checkpoint ", request.checkpoint, [&] {
       a.adapter ? checkpoint::export_adapter(world, request, log)

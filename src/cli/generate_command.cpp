@@ -13,6 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error_source.hpp"
 #include "llampi/core/json_text.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/infer/generate.hpp"
 
 namespace llampi::cli {
@@ -110,10 +111,14 @@ int generate_command(const Arguments& arguments) {
     });
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const bool is_shown = is_terminal(stdout);
+    std::string half;  // of a control character in UTF-8
     const auto emit = [&](std::string piece) {
-      // What the model makes up must not control the terminal. Bytes above those of ASCII may be parts of a character.
-      const auto controls = [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f; };
-      if (is_shown) std::erase_if(piece, controls);
+      if (is_shown) {  // what the model makes up must not control the terminal
+        piece = std::exchange(half, "") + piece;
+        if (piece.ends_with('\xc2')) half = piece.back(), piece.pop_back();
+        piece = replace_controls(piece, '\0', "\n\t");
+        std::erase(piece, '\0');
+      }
       if (!r.json) print(std::exchange(before, "") + piece);
     };
     const auto made = with_source("--weights ", r.weights, [&] {

@@ -226,10 +226,10 @@ void warn_of_one_large_node(const std::optional<plan::Figures>& figures, const p
                             const Log& log) {
   if (!figures || !figures->machine || machine.backend != comm::Backend::nccl || machine.nodes() > 1) return;
   const double usual = figures->machine->value_or("gpus_per_node", 0);
-  if (usual == 0 || machine.ranks <= usual) return;
+  if (usual == 0 || machine.shape.ranks <= usual) return;
   log.warning(
       "all {} GPUs are taken to be on one node, with its links between them; give --per-node {:g} for several nodes",
-      machine.ranks, usual);
+      machine.shape.ranks, usual);
 }
 
 void warn_of_other_device(const MachineRequest& request, const std::optional<plan::Figures>& figures,
@@ -255,15 +255,15 @@ std::optional<plan::Figures> figures_with_warnings(const PlanRequest& request, c
 plan::Prediction predict(const train::CompiledRun& run, const plan::Job& job, const plan::Figures& figures,
                          const plan::TimedActions& timed, double budget_tokens) {
   const auto tokens = static_cast<double>(job.tokens());
-  return {
-      .machine = figures.machine->name,
-      .parts = plan::parts_of(timed.work, *timed.speed.costs),
-      .time = timed.time,
-      .tokens = tokens,
-      .step_flops = fsdp::flops_per_token(*run.model, run.options, run.compiled) * tokens / job.machine.ranks,
-      .peak_flops = figures.share * plan::peak_of(*figures.machine, run.options.precision.compute),
-      .budget_tokens = budget_tokens,
-      .ranks = job.machine.ranks};
+  return {.machine = figures.machine->name,
+          .parts = plan::parts_of(timed.work, *timed.speed.costs),
+          .time = timed.time,
+          .tokens = tokens,
+          .step_flops =
+              fsdp::flops_per_token(*run.model, run.options, run.compiled) * tokens / job.machine.shape.ranks,
+          .peak_flops = figures.share * plan::peak_of(*figures.machine, run.options.precision.compute),
+          .budget_tokens = budget_tokens,
+          .ranks = job.machine.shape.ranks};
 }
 
 /// Each, and why these ranks cannot have it.
@@ -291,7 +291,7 @@ plan::TimeReport time_report(const PlanRequest& request, const train::Config& co
   const plan::TimedActions timed = plan::time_actions(run, figures);
   plan::TimeReport report;
   report.speed = timed.speed;
-  report.strategies = times_of_strategies(config, request.shape, figures);
+  report.strategies = times_of_strategies(config, job.machine.shape, figures);
   for (const auto& of_action : timed.phases) report.action_seconds.push_back(plan::seconds(of_action));
   if (figures.by_operation()) report.prediction = predict(run, job, figures, timed, request.machine.tokens);
   return report;
@@ -358,24 +358,21 @@ int plan_command(const Arguments& arguments) {
   check_options(request);
   set_ranks(request.shape);
   choose_global_batch(config, request.shape.ranks, given, log);
-  plan::Machine machine = machine_of(request.machine, config, request.shape);
-  request.shape = train::resolved(request.shape, config);
-  place_ranks(request.machine, request.shape, machine);
+  const plan::Machine machine = machine_of(request.machine, config, request.shape);
   if (request.tune) {
     const auto figures =
-        figures_with_warnings(request, config, machine, train::nodes_of_ranks(request.shape), log);
+        figures_with_warnings(request, config, machine, train::nodes_of_ranks(machine.shape), log);
     return report_tuning(request,
                          {.config = config,
                           .kept = above_file,
                           .keeps = [&](const auto& other) { return are_kept(above_file, config, other); },
                           .name_of = key_of,
-                          .shape = request.shape,
                           .machine = machine,
                           .figures = *figures,
                           .may_change_numbers = request.tune_precision},
                          given, log);
   }
-  const train::CompiledRun run = train::compile_run(config, request.shape);
+  const train::CompiledRun run = train::compile_run(config, machine.shape);
   plan::PlanReport report = plan::make_report(*run.model, {machine, run.options, run.mesh}, run.compiled);
   const plan::Job& job = report.job;
   report.choices.attention_lacks_workspace = lacks_workspace(config, run, machine, report.fit);

@@ -77,7 +77,7 @@ std::vector<std::string> planned_devices() {
   return names;
 }
 
-plan::Machine machine_of(const MachineRequest& r, const train::Config& config, train::RunShape& shape) {
+plan::Machine machine_of(const MachineRequest& r, const train::Config& config, train::RunShape shape) {
   plan::Machine machine;
   machine.device = r.device;
   if (machine.device == kAsConfigured && !r.machine.empty()) {
@@ -92,23 +92,16 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
     machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
     machine.memory_option = "--memory";
   }
-  if (machine.backend != comm::Backend::nccl) return machine;
-  shape.hardware = train::Hardware::gpu;
+  if (machine.on_gpu()) shape.hardware = train::Hardware::gpu;
   if (const auto* gpu = known_gpu(machine.device)) {
     shape.gpu = machine.device;
     shape.gpu_major = gpu->major;
     shape.gpu_minor = gpu->minor;
   }
-  return machine;
-}
-
-void place_ranks(const MachineRequest& r, train::RunShape& shape, plan::Machine& machine) {
-  machine.ranks = shape.ranks;
-  machine.ranks_per_node = shape.ranks_per_node;
-  machine.node_ranks = shape.node_ranks;
-  machine.threads = shape.threads;
+  machine.shape = train::resolved(std::move(shape), config);
   add_host_memory(r, machine);
-  shape.memory = machine.memory();
+  machine.shape.memory = machine.memory();
+  return machine;
 }
 
 std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Machine& machine,
@@ -129,7 +122,7 @@ std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Mac
                        r.machine, for_cpus ? "CPUs" : "GPUs", machine.device);
     if (for_cpus) {  // ranks have no more cores together than the machine
       const double cores = figures.machine->cores;
-      figures.share = std::min<double>(machine.threads, cores / machine.most_ranks_on_a_node()) / cores;
+      figures.share = std::min<double>(machine.shape.threads, cores / machine.most_ranks_on_a_node()) / cores;
     }
   }
   figures.speed.flops_per_second = r.tflops * 1e12;
@@ -142,7 +135,6 @@ std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Mac
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =
         figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;
-  figures.backend = machine.backend;
   figures.attention =
       plan::attention_kernels(machine.backend, config.run.attention, config.run.deterministic);
   return figures;

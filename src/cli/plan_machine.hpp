@@ -28,11 +28,8 @@ struct MachineRequest {
 /// What may be given for the device.
 std::vector<std::string> planned_devices();
 
-/// Its device and memory, without ranks; sets the GPU of `shape`, if it is one.
-plan::Machine machine_of(const MachineRequest& request, const train::Config& config, train::RunShape& shape);
-/// Puts the ranks of `shape`, which is resolved, and the memory of the host into `machine`, and the memory of all into
-/// `shape`. @throws UserError for options that contradict each other
-void place_ranks(const MachineRequest& request, train::RunShape& shape, plan::Machine& machine);
+/// @param shape its ranks, as they are asked for @throws UserError for options that contradict each other
+plan::Machine machine_of(const MachineRequest& request, const train::Config& config, train::RunShape shape);
 
 /// None if no seconds are asked for. @throws UserError for figures that are missing
 std::optional<plan::Figures> figures_of(const MachineRequest& request, const plan::Machine& machine,

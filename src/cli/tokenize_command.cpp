@@ -2,7 +2,6 @@
 // llampi tokenize
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iostream>
 #include <sstream>
 

@@ -79,6 +79,10 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
     log.warning("all compute on CPUs, as {} = auto allows: {}", choice.option,
                 sentence_of(error, choice.name_of));
     return std::nullopt;
+  } catch (const CommonError& error) {  // likewise
+    blind_ranks = fmt::format("all compute on CPUs, as {} = auto allows: {}", choice.option, error.what());
+    log.warning("{}", blind_ranks);
+    return std::nullopt;
   }
 }
 

@@ -2,8 +2,9 @@
 #include "llampi/comm/format_ranks.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <map>
+#include "llampi/comm/placement.hpp"
 
 namespace llampi::comm {
 
@@ -25,27 +26,16 @@ std::string format_ranks(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-namespace {
-
-std::map<int, std::vector<int>> ranks_of_nodes(const std::vector<int>& node_of_rank) {
-  std::map<int, std::vector<int>> nodes;
-  for (int rank = 0; rank < static_cast<int>(node_of_rank.size()); ++rank)
-    nodes[node_of_rank[static_cast<std::size_t>(rank)]].push_back(rank);
-  return nodes;
-}
-
-}  // namespace
-
 std::string format_placement(const std::vector<int>& node_of_rank) {
   std::vector<std::string> parts;
-  for (const auto& [node, ranks] : ranks_of_nodes(node_of_rank)) parts.push_back(format_ranks(ranks));
+  for (const auto& ranks : members_by_node(node_of_rank)) parts.push_back(format_ranks(ranks));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 std::string format_nodes(const std::vector<int>& node_of_rank) {
   constexpr std::size_t kShown = 6;
   std::vector<std::string> parts;
-  for (const auto& [node, ranks] : ranks_of_nodes(node_of_rank))
+  for (const auto& ranks : members_by_node(node_of_rank))
     parts.push_back(fmt::format("{} ({})", ranks.size(), format_ranks(ranks)));
   if (parts.size() <= kShown) return fmt::format("{}", fmt::join(parts, ", "));
   return fmt::format("{}, ... {} on the last of {} nodes",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/nccl.hpp"
@@ -27,22 +28,17 @@ struct Seat {
   bool same_gpu(const Seat& other) const { return node == other.node && identity == other.identity; }
 };
 
-void require_gpus(const std::vector<Seat>& seats) {
-  const auto without = std::ranges::find(seats, 0, &Seat::gpus);
-  if (without == seats.end()) return;
-  const bool sees_any = std::ranges::any_of(seats, [](const Seat& seat) { return seat.gpus > 0; });
-  throw ConfigError({.problem = sees_any ? fmt::format("{} sees no GPU",
-                                                       format_rank(static_cast<int>(without - seats.begin()),
-                                                                   without->host))
-                                         : "no rank sees a GPU",
-                     .remedy = "use {device} = cpu, or ask for GPUs where the job is submitted"});
-}
-
 void require_own_gpus(const std::vector<Seat>& seats) {
   for (std::size_t rank = 0; rank < seats.size(); ++rank) {
     const auto other = std::find_if(seats.begin(), seats.begin() + static_cast<std::ptrdiff_t>(rank),
                                     [&](const Seat& seat) { return seat.same_gpu(seats[rank]); });
     if (&*other == &seats[rank]) continue;
+    const auto usual = std::ranges::max_element(seats, {}, &Seat::gpus);
+    if (usual->gpus > seats[rank].gpus)
+      throw CommonError(
+          fmt::format("{} sees {}, and {} sees {}: there is no GPU of its own for each rank",
+                      format_rank(static_cast<int>(rank), seats[rank].host), count(seats[rank].gpus, "GPU"),
+                      format_rank(static_cast<int>(usual - seats.begin()), usual->host), usual->gpus));
     throw ConfigError(
         {.problem = fmt::format("ranks {} and {} on {} would share GPU {}, as rank {} sees {}",
                                 other - seats.begin(), rank, seats[rank].host, seats[rank].bus_id, rank,
@@ -56,17 +52,16 @@ void require_own_gpus(const std::vector<Seat>& seats) {
 }  // namespace
 
 GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu) {
+  require(!gpus.empty(), "a GPU that this rank sees");
   const Topology& topology = world.topology();
-  const int count = static_cast<int>(gpus.size());
-  GpuOfRank result{.index = count == 0 ? 0 : topology.local_rank % count};
-  Seat own{.gpus = count, .node = topology.node, .host = topology.host};
-  if (count > 0) {
-    const device::GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
-    own.bus_id = gpu.bus_id;
-    own.identity = gpu.identity();
-  }
+  GpuOfRank result{.index = topology.local_rank % static_cast<int>(gpus.size())};
+  const device::GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
+  Seat own{.gpus = static_cast<int>(gpus.size()),
+           .node = topology.node,
+           .host = topology.host,
+           .bus_id = gpu.bus_id,
+           .identity = gpu.identity()};
   const auto seats = all_gather_value(world, own);
-  require_gpus(seats);
   if (!share_gpu) require_own_gpus(seats);
   result.ranks = static_cast<int>(
       std::count_if(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.same_gpu(own); }));

@@ -2,8 +2,9 @@
 #include "comm/levels.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
+
+#include "llampi/comm/placement.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -21,23 +22,6 @@ std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector
 }
 
 }  // namespace
-
-std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_member) {
-  std::vector<std::vector<int>> nodes;
-  std::map<int, std::size_t> place_of_node;  // in `nodes`
-  for (int member = 0; member < static_cast<int>(node_of_member.size()); ++member) {
-    const int node = node_of_member[static_cast<std::size_t>(member)];
-    const auto [place, is_new] = place_of_node.try_emplace(node, nodes.size());
-    if (is_new) nodes.emplace_back();
-    nodes[place->second].push_back(member);
-  }
-  return nodes;
-}
-
-bool has_two_levels(const std::vector<std::vector<int>>& members_of_node) {
-  return members_of_node.size() > 1 &&
-         std::ranges::any_of(members_of_node, [](const auto& members) { return members.size() > 1; });
-}
 
 std::vector<EvenRun> even_runs(const std::vector<int>& numbers) {
   std::vector<EvenRun> runs;
@@ -62,9 +46,9 @@ std::vector<int> Levels::parts_of(int of_place, int round) const {
 }
 
 std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member, int rank) {
+  if (!sums_inside_nodes(node_of_member)) return nullptr;
   Levels levels;
   levels.nodes = members_by_node(node_of_member);
-  if (!has_two_levels(levels.nodes)) return nullptr;
   for (int node = 0; node < levels.node_count(); ++node) {
     const auto& members = levels.nodes[static_cast<std::size_t>(node)];
     const auto found = std::ranges::find(members, rank);

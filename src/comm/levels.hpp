@@ -43,13 +43,6 @@ struct EvenRun {
 /// All of them: of ranks that have one place on nodes with consecutive ranks, a single run.
 std::vector<EvenRun> even_runs(const std::vector<int>& numbers);
 
-/// The members of a group on each node, in rising order; the nodes in the order of their lowest members.
-/// @param node_of_member the node of each member, in the order of its ranks
-std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_member);
-
-/// Whether there are several nodes, and one of them has several members.
-bool has_two_levels(const std::vector<std::vector<int>>& members_of_node);
-
 /// Null where one level is all there is: one node, or one rank on each.
 /// @param node_of_member the node of each member of the group, in the order of its ranks
 std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member, int rank);

@@ -46,7 +46,7 @@ class BatchBuilder {
 
   void add_empty() {
     std::fill_n(batch_.labels().begin() + filled_, options_.seq_len, -1);
-    add_segment(options_.seq_len);
+    add_document(options_.seq_len);
   }
 
   void add_sample(std::int64_t sample) {
@@ -69,9 +69,9 @@ class BatchBuilder {
 
     const std::int64_t sequence = filled_;
     for (const auto start : starts) {
-      if (start < length) add_segment(sequence + start - filled_);
+      if (start < length) add_document(sequence + start - filled_);
     }
-    add_segment(sequence + length - filled_);
+    add_document(sequence + length - filled_);
   }
 
   device::HostBatch finish() {
@@ -80,16 +80,16 @@ class BatchBuilder {
   }
 
  private:
-  void add_segment(std::int64_t tokens) {
+  void add_document(std::int64_t tokens) {
     for (std::int64_t i = 0; i < tokens; ++i) batch_.positions()[filled_ + i] = static_cast<std::int32_t>(i);
     filled_ += tokens;
-    batch_.cu_seqlens()[++batch_.segments] = static_cast<std::int32_t>(filled_);
+    batch_.cu_seqlens()[++batch_.documents] = static_cast<std::int32_t>(filled_);
   }
 
   const TokenFile& file_;
   const BatchOptions& options_;
   device::HostBatch batch_;
-  std::int64_t filled_ = 0;  // tokens of the batch that have their segment
+  std::int64_t filled_ = 0;  // tokens of the batch that have their document
   std::vector<std::int32_t> ids_;
   std::vector<std::uint8_t> mask_;
 };
@@ -115,8 +115,8 @@ device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t se
   const auto row = static_cast<std::size_t>(seq_len) + 1;
   require(seq_len > 0 && !rows.empty() && rows.size() % row == 0, "rows of seq_len + 1 ids");
   device::HostBatch batch(static_cast<std::int64_t>(rows.size() / row) * seq_len);
-  batch.cut_into_segments(seq_len);
-  for (std::int64_t s = 0; s < batch.segments; ++s) {
+  batch.cut_into_documents(seq_len);
+  for (std::int64_t s = 0; s < batch.documents; ++s) {
     const auto ids = rows.subspan(static_cast<std::size_t>(s) * row, row);
     std::copy(ids.begin(), ids.end() - 1, batch.tokens().begin() + s * seq_len);
     std::copy(ids.begin() + 1, ids.end(), batch.labels().begin() + s * seq_len);

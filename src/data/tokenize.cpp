@@ -29,7 +29,8 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
   const auto whole = [&](const fs::path& path) {
     return fs::weakly_canonical(io::follow_links(fs::absolute(path, error)), error);
   };
-  return fs::equivalent(a, b, error) || whole(a) == whole(b);
+  const fs::path of_a = whole(a);  // empty where it cannot be told
+  return fs::equivalent(a, b, error) || (!of_a.empty() && of_a == whole(b));
 }
 
 /// Refuses to replace what may be an input: with --output *.txt the shell makes the first text the output. So a file that is not a

@@ -29,9 +29,7 @@ std::string other_sizes(int ranks) {
 }
 
 std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_rank) {
-  std::map<int, std::vector<int>> nodes;
-  for (int rank = 0; rank < static_cast<int>(node_of_rank.size()); ++rank)
-    nodes[node_of_rank[rank]].push_back(rank);
+  auto nodes = comm::members_by_node(node_of_rank);
   if (nodes.size() == 1) {
     throw ConfigError(
         {.field = "shard_group_size",
@@ -42,7 +40,7 @@ std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_ran
          .remedy = "use {strategy} = full_shard, or set {shard_group_size} to a number of ranks"});
   }
   std::vector<std::vector<int>> groups;
-  for (auto& [node, ranks] : nodes) {
+  for (auto& ranks : nodes) {
     if (!groups.empty() && ranks.size() != groups.front().size()) {
       throw ConfigError({.field = "shard_group_size",
                          .value = "node",

@@ -258,7 +258,7 @@ void Engine::rehearse(bool few_labels) {
   const auto vocabulary = static_cast<std::uint64_t>(model().vocabulary());
   for (std::int64_t t = 0; t < batch.token_count(); ++t)
     batch.tokens()[t] = batch.labels()[t] = static_cast<std::int32_t>(random.bits(t) % vocabulary);
-  batch.cut_into_segments(options.batch.seq_len);
+  batch.cut_into_documents(options.batch.seq_len);
   batch.valid_labels = batch.token_count();
 
   const auto step_and_evaluation = [&] {
@@ -285,9 +285,9 @@ void Engine::rehearse(bool few_labels) {
 void Engine::prepare_for_documents() {
   const auto& batch = impl_->options.batch;
   const health::FlightPhase phase(record(), "prepares for packed documents");
-  for (const std::int64_t segments : {batch.sequences, batch.tokens()}) {
+  for (const std::int64_t documents : {batch.sequences, batch.tokens()}) {
     for (const BoundProgram* program : {&impl_->step, &impl_->evaluation})
-      prepare_layers(impl_->context, *program, {segments, {}});
+      prepare_layers(impl_->context, *program, {documents, {}});
   }
 }
 

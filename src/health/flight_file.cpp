@@ -33,7 +33,7 @@ Json json_of(const FlightOperation& what, const std::vector<std::string>& names)
 
 }  // namespace
 
-std::filesystem::path flight_folder(const std::filesystem::path& run_dir) { return run_dir / "flight"; }
+std::filesystem::path flight_folder(const std::filesystem::path& run_dir) { return run_dir / kFlightFolder; }
 
 std::filesystem::path flight_file(const std::filesystem::path& run_dir, int rank) {
   return flight_folder(run_dir) / fmt::format("rank-{:05}.json", rank);

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "llampi/health/flight_record.hpp"
 #include "llampi/health/side_work.hpp"

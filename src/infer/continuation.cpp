@@ -38,7 +38,7 @@ std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   std::iota(batch.positions().begin(), batch.positions().end(), static_cast<std::int32_t>(kv_len));
   batch.cu_seqlens()[1] = static_cast<std::int32_t>(rows);
-  batch.segments = 1;
+  batch.documents = 1;
   batch.kv_len = kv_len;
   auto logits = engine_.logits(batch, std::max<std::int64_t>(count, 1) - 1);
   length_ += count;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/infer/generate.hpp"
 
-#include <algorithm>
 #include <sstream>
 
 #include "infer/continuation.hpp"

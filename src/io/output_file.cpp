@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/io/output_file.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <span>

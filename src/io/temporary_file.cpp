@@ -80,20 +80,19 @@ bool is_old(const fs::path& file) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
-/// Of a folder the flight records stay, with it: a message may have named them.
-void remove_leftover(const fs::path& path) {
+void remove_leftover(const fs::path& path, std::string_view kept_entry) {
   std::error_code ignored;
   if (fs::is_directory(fs::symlink_status(path, ignored))) {
     for (const auto& entry : entries_of(path, ignored)) {
-      if (entry.filename() != "flight") fs::remove_all(entry, ignored);
+      if (entry.filename() != kept_entry) fs::remove_all(entry, ignored);
     }
   }
   fs::remove(path, ignored);
 }
 
-void clear(const Temporary& temporary, const Log& log) {
+void clear(const Temporary& temporary, const Log& log, std::string_view kept_entry = {}) {
   if (is_dead(temporary.writer)) {
-    remove_leftover(temporary.path);
+    remove_leftover(temporary.path, kept_entry);
   } else if (is_old(temporary.path)) {
     log.warning("{} was left by a process that ended, or is being written: remove it if no job writes {}",
                 temporary.path.string(), temporary.output);
@@ -112,9 +111,9 @@ fs::path output_of(const fs::path& path) {
   return temporary ? path.parent_path() / temporary->output : path;
 }
 
-void clear_leftovers(const fs::path& path, const Log& log) {
+void clear_leftovers(const fs::path& path, const Log& log, std::string_view kept_entry) {
   for (const auto& temporary : temporaries_in(folder_of(path))) {
-    if (temporary.output == path.filename()) clear(temporary, log);
+    if (temporary.output == path.filename()) clear(temporary, log, kept_entry);
   }
 }
 
@@ -124,7 +123,7 @@ void clear_leftovers_in(const fs::path& folder, const Log& log) {
 
 TemporaryFile::~TemporaryFile() {
   std::error_code ignored;  // nothing to do about one that cannot be removed
-  fs::remove(path_, ignored);
+  fs::remove_all(path_, ignored);
 }
 
 }  // namespace llampi::io

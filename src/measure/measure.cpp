@@ -120,8 +120,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   result.ranks_on_node = topology.local_ranks;
   const train::RunShape shape =
       shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
-  result.threads = shape.threads;
-  result.memory = shape.memory;
+  result.shape = shape;
   const Bench bench{.world = world,
                     .compute = compute,
                     .config = config,
@@ -153,7 +152,7 @@ plan::MachineSpeed calibrate(const Result& result, const std::string& name, cons
   machine.name = name;
   machine.device = result.gpu;
   const bool on_cpu = result.gpu == "cpu";
-  if (on_cpu) machine.cores = result.ranks_on_node * result.threads;
+  if (on_cpu) machine.cores = result.ranks_on_node * result.shape.threads;
   machine.description = fmt::format("written by llampi bench --calibrate: {}, {} on {}", result.device,
                                     count(result.ranks, "rank"), count(result.nodes, "node"));
   // Operations of the step count by their share of it. Those alone are faster than in a step, which finds its operands in memory

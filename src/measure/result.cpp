@@ -37,7 +37,7 @@ std::string change_of_time(double then, double now) {
 
 std::string format(const Result& result) {
   std::string text = fmt::format("{}; {} on {}, {} per rank\n", result.device, count(result.ranks, "rank"),
-                                 count(result.nodes, "node"), count(result.threads, "thread"));
+                                 count(result.nodes, "node"), count(result.shape.threads, "thread"));
   std::string group;
   const Row* first = nullptr;  // the first row of the group, with which the others are compared
   for (const auto& row : result.rows) {
@@ -68,10 +68,14 @@ std::string to_json(const Result& result) {
                     {"unit", row.unit.empty() ? Json() : Json(row.unit)},
                     {"bus_rate", row.bus_rate > 0 ? Json(row.bus_rate) : Json()}});
   }
-  return Json{{"llampi_bench", kVersion},  {"device", result.device},
-              {"gpu", result.gpu},         {"ranks", result.ranks},
-              {"nodes", result.nodes},     {"ranks_on_node", result.ranks_on_node},
-              {"threads", result.threads}, {"rows", rows}}
+  return Json{{"llampi_bench", kVersion},
+              {"device", result.device},
+              {"gpu", result.gpu},
+              {"ranks", result.ranks},
+              {"nodes", result.nodes},
+              {"ranks_on_node", result.ranks_on_node},
+              {"threads", result.shape.threads},
+              {"rows", rows}}
              .dump(1) +
          "\n";
 }
@@ -86,8 +90,8 @@ Result from_json(const std::string& text, const std::string& file) {
                   .ranks = json.at("ranks"),
                   .nodes = json.at("nodes"),
                   .ranks_on_node = json.at("ranks_on_node"),
-                  .threads = json.at("threads"),
                   .rows = {}};
+    result.shape.threads = json.at("threads");
     for (const auto& row : json.at("rows")) {
       Row read{.group = row.at("group"), .name = row.at("name"), .seconds = row.at("seconds"), .unit = {}};
       if (row.at("unit").is_string()) read.unit = row.at("unit"), read.rate = row.at("rate");

@@ -42,7 +42,7 @@ device::HostBatch random_batch(model::BatchShape shape, std::int64_t vocabulary,
     batch.tokens()[i] = number(0);
     batch.labels()[i] = number(1);
   }
-  batch.cut_into_segments(shape.seq_len);
+  batch.cut_into_documents(shape.seq_len);
   batch.valid_labels = shape.tokens();
   return batch;
 }

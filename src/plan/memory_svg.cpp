@@ -126,7 +126,7 @@ std::string memory_svg(const Job& job, const fsdp::CompiledModel& compiled) {
       "<text class=\"title\" x=\"{}\" y=\"22\">Memory of a rank's device during a training step</text>\n",
       kLeft);
   svg += fmt::format("<text class=\"small\" x=\"{}\" y=\"42\">{}, {}, micro-batch {} x {}, {}</text>\n",
-                     kLeft, fsdp::to_string(job.options.strategy), count(job.machine.ranks, "rank"),
+                     kLeft, fsdp::to_string(job.options.strategy), count(job.machine.shape.ranks, "rank"),
                      job.options.batch.sequences, count(job.options.batch.seq_len, "token"),
                      count(job.options.micro_batches, "micro-batch", "es"));
   constexpr int kLines = 4;

@@ -2,8 +2,6 @@
 // The report as data.
 #include "llampi/plan/report.hpp"
 
-#include <algorithm>
-
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/dump.hpp"

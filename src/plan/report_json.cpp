@@ -183,11 +183,11 @@ Json precision_json(const fsdp::Precision& p, std::optional<model::Fp8Scales> fp
 Json job_json(const Job& job) {
   const Machine& machine = job.machine;
   return {{"device", machine.device},
-          {"ranks", machine.ranks},
-          {"ranks_per_node", machine.ranks_per_node},
+          {"ranks", machine.shape.ranks},
+          {"ranks_per_node", machine.shape.ranks_per_node},
           {"nodes", machine.nodes()},
-          {"node_ranks", machine.node_ranks.empty() ? Json() : Json(machine.node_ranks)},
-          {"threads_per_rank", machine.threads},
+          {"node_ranks", machine.shape.node_ranks.empty() ? Json() : Json(machine.shape.node_ranks)},
+          {"threads_per_rank", machine.shape.threads},
           {"strategy", fsdp::to_string(job.options.strategy)},
           {"shard_ranks", job.mesh.shard_count()},
           {"replicas", job.mesh.replica_count()},

@@ -30,19 +30,20 @@ std::string describe_job(const Job& job, const ModelReport& model) {
   const std::int64_t parameters = model.parameters(), trained = model.trained_parameters();
   std::string text = count(parameters, "parameter");
   if (trained != parameters) text += fmt::format(", {} of them trained", with_separators(trained));
-  text += fmt::format(", in {}; {} on {}, {}", count(std::ssize(model.units), "unit"),
-                      fsdp::to_string(options.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
-  if (!m.node_ranks.empty()) {
-    text += fmt::format(" of {}", fmt::join(m.node_ranks, ", "));
-  } else if (m.nodes() > 1 && m.ranks % m.ranks_per_node != 0) {
-    text += fmt::format(", {} on the last", count(m.ranks % m.ranks_per_node, "rank"));
+  text +=
+      fmt::format(", in {}; {} on {}, {}", count(std::ssize(model.units), "unit"),
+                  fsdp::to_string(options.strategy), count(m.shape.ranks, "rank"), count(m.nodes(), "node"));
+  if (!m.shape.node_ranks.empty()) {
+    text += fmt::format(" of {}", fmt::join(m.shape.node_ranks, ", "));
+  } else if (m.nodes() > 1 && m.shape.ranks % m.shape.ranks_per_node != 0) {
+    text += fmt::format(", {} on the last", count(m.shape.ranks % m.shape.ranks_per_node, "rank"));
   }
   if (!m.even()) text += ": the same number on each is faster";
-  if (m.on_gpu() && m.nodes() == 1 && m.ranks > kUsualGpusOfANode)
+  if (m.on_gpu() && m.nodes() == 1 && m.shape.ranks > kUsualGpusOfANode)
     text += "; --per-node divides the ranks into nodes";
   text += "\n" + fsdp::describe_mesh(mesh) + "\n";
   text += fmt::format("device {}, {} per rank; a step: {} of {} x {} per rank\n", m.device,
-                      count(m.threads, "thread"), count(options.micro_batches, "micro-batch", "es"),
+                      count(m.shape.threads, "thread"), count(options.micro_batches, "micro-batch", "es"),
                       options.batch.sequences, count(options.batch.seq_len, "token"));
   if (options.precision.frozen && trained < parameters) {
     text += fmt::format("frozen parameters are kept and all-gathered in {}\n",

@@ -11,7 +11,7 @@ TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptio
                           const Figures& figures) {
   TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
   if (figures.by_operation()) {
-    timed.work = work_of_step(*run.model, options, run.mesh, run.compiled, *run.sizes, figures.backend,
+    timed.work = work_of_step(*run.model, options, run.mesh, run.compiled, *run.sizes, figures.speed.backend,
                               figures.attention);
     timed.speed.costs = costs_of(*figures.machine, figures.share, timed.work);
   }

@@ -28,16 +28,16 @@ namespace {
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
 constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are printed
 
-bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware::gpu; }
+bool on_gpu(const TuneQuestion& q) { return q.machine.shape.hardware == train::Hardware::gpu; }
 
 /// That lie inside nodes, or take whole nodes, and that of the configuration; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
   const Machine& m = q.machine;
   const int per_node = m.most_ranks_on_a_node();
   std::vector<int> sizes;
-  for (const std::int64_t divisor : divisors(m.ranks)) {
+  for (const std::int64_t divisor : divisors(m.shape.ranks)) {
     const auto size = static_cast<int>(divisor);
-    if (size == 1 || size == m.ranks) continue;
+    if (size == 1 || size == m.shape.ranks) continue;
     const bool is_node = m.even() && size == per_node;
     const bool is_given = q.config.fsdp.shard_group_size == size;
     if (per_node % size == 0 || size % per_node == 0 || is_given) sizes.push_back(is_node ? 0 : size);
@@ -57,7 +57,7 @@ std::vector<Sharding> shardings(const TuneQuestion& q) {
     std::vector<bool> over_replicas = {false};
     if (q.kept.contains("fsdp.shard_optimizer_over_replicas")) {
       over_replicas = {f.shard_optimizer_over_replicas};
-    } else if (fsdp::has_replicas(strategy) && q.machine.ranks > 1) {
+    } else if (fsdp::has_replicas(strategy) && q.machine.shape.ranks > 1) {
       over_replicas = {false, true};
     }
     for (const int size : sizes) {
@@ -137,7 +137,7 @@ TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::vector
   TuneSpace space;
   space.shardings = shardings(q);
   space.numbers = numbers(q, notes);
-  space.sequences = q.config.train.global_batch / q.machine.ranks;
+  space.sequences = q.config.train.global_batch / q.machine.shape.ranks;
   space.micro_batches = divisors(space.sequences);
   if (q.kept.contains("train.micro_batch") && q.config.train.micro_batch)
     space.micro_batches = {*q.config.train.micro_batch};
@@ -308,25 +308,25 @@ class Trials {
     return options;
   }
   std::int64_t micro_batches(const train::Config& config) const {
-    return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
+    return q_.config.train.global_batch / (q_.machine.shape.ranks * config.train.micro_batch.value_or(1));
   }
   Run compile(const train::Config& config, std::int64_t most_micro_batches) const {
-    return compile(config, most_micro_batches, q_.shape.memory);
+    return compile(config, most_micro_batches, q_.machine.shape.memory);
   }
   /// @param memory by which what is `auto` is decided
   Run compile(train::Config config, std::int64_t most_micro_batches,
               const fsdp::AvailableMemory& memory) const {
-    const std::int64_t all = train::micro_batches_of_step(config, q_.machine.ranks);
+    const std::int64_t all = train::micro_batches_of_step(config, q_.machine.shape.ranks);
     if (config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any)
       config.train.global_batch =
-          std::min(all, most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
-    train::RunShape shape = q_.shape;
+          std::min(all, most_micro_batches) * q_.machine.shape.ranks * *config.train.micro_batch;
+    train::RunShape shape = q_.machine.shape;
     shape.memory = memory;
     return std::make_shared<const train::CompiledRun>(train::compile_run(config, shape));
   }
   /// The memory without the inputs of the micro-batches that the run was not compiled with.
   fsdp::AvailableMemory left_by_inputs(const train::Config& config, const train::CompiledRun& run) const {
-    fsdp::AvailableMemory left = q_.shape.memory;
+    fsdp::AvailableMemory left = q_.machine.shape.memory;
     const auto without = [](std::optional<std::int64_t>& bytes, std::int64_t needed, std::int64_t of_run) {
       if (bytes) bytes = std::max<std::int64_t>(*bytes - (needed - of_run), 1);
     };
@@ -381,7 +381,7 @@ class Trials {
 };
 
 void require_divisible(const TuneQuestion& q) {
-  const std::int64_t given = q.config.train.global_batch, ranks = q.machine.ranks;
+  const std::int64_t given = q.config.train.global_batch, ranks = q.machine.shape.ranks;
   if (given % ranks == 0) return;
   const std::int64_t below = given / ranks * ranks;
   throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {}; use {}{}", given,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/report/page.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <fstream>
 #include <limits>

@@ -13,6 +13,7 @@
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/health/flight_record.hpp"
 #include "llampi/io/folders.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/train/lock_holder.hpp"
@@ -283,7 +284,7 @@ fs::path RunReader::newest_record(std::string_view kind) const {
   fs::path newest;
   fs::file_time_type newest_time = fs::file_time_type::min();
   std::error_code ignored;
-  for (const auto& file : io::entries_of(run_.folder / "flight", ignored)) {
+  for (const auto& file : io::entries_of(run_.folder / health::kFlightFolder, ignored)) {
     const auto time = fs::last_write_time(file, ignored);
     const bool is_one = file.filename().string().starts_with(kind) && file.extension() == ".json";
     if (!is_one || time <= newest_time) continue;
@@ -309,13 +310,13 @@ void RunReader::read_traces() {
 
 std::vector<fs::path> folders_of_runs(const std::vector<std::string>& folders, const Log& log) {
   std::vector<fs::path> runs(folders.begin(), folders.end());
-  const auto others = std::ranges::stable_partition(runs, [](const fs::path& path) {
+  const auto others = std::stable_partition(runs.begin(), runs.end(), [](const fs::path& path) {
     return io::type_of(path) == fs::file_type::not_found || is_of_run(path);
   });
-  if (others.begin() == runs.begin()) return runs;
-  for (const auto& other : others)
-    log.warning("{} is left out: it is not the folder of a run (run.dir)", other.string());
-  runs.erase(others.begin(), others.end());
+  if (others == runs.begin()) return runs;
+  for (auto other = others; other != runs.end(); ++other)
+    log.warning("{} is left out: it is not the folder of a run (run.dir)", other->string());
+  runs.erase(others, runs.end());
   return runs;
 }
 

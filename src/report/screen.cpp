@@ -186,28 +186,43 @@ std::string slowest_rank(const Run& run, const std::optional<TracedRanks>& trace
                      traced->slowest, seconds_text(traced->seconds), 100 * traced->excess);
 }
 
-std::vector<std::string> numbers(const Run& run, const Summary& s, double now, const Screen& screen) {
-  // Where both have no room, the beginning of the folder goes, but not its name.
-  std::string folder = run.folder.string();
-  const auto name = run.folder.filename().string();
-  if (const auto room = std::max(std::ssize(name), screen.columns - std::ssize(s.state) - 5);
-      std::ssize(folder) > room + 3)
+/// Where there is no room for both, the beginning of the folder goes, but not its name.
+std::string folder_and_state(const std::filesystem::path& run_folder, const std::string& state, int columns) {
+  std::string folder = run_folder.string();
+  const auto name = run_folder.filename().string();
+  const auto room = std::max(std::ssize(name), columns - std::ssize(state) - 5);
+  if (std::ssize(folder) > room + 3)
     folder =
         "..." +
         (room == std::ssize(name) ? name : folder.substr(folder.size() - static_cast<std::size_t>(room)));
-  std::vector<std::string> lines = {fmt::format("{}: {}", folder, s.state)};
-  if (s.total_steps > 0) {
-    const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
-    const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);
-    std::string rest = fmt::format("  {:.0f} %", std::floor(100 * part));
-    if (std::isfinite(s.seconds_left))
-      rest +=
-          fmt::format("  {} {}", format_duration(s.seconds_left), run.running ? "left" : "of training left");
-    const int room = screen.columns - static_cast<int>(steps.size() + rest.size());
-    lines.push_back(steps + progress_bar(part, std::clamp(room, 0, kBarColumns), screen.utf8) + rest);
-  } else {
-    lines.push_back(fmt::format("step {}", s.step));
-  }
+  return fmt::format("{}: {}", folder, state);
+}
+
+std::string progress_line(const Summary& s, bool is_running, const Screen& screen) {
+  if (s.total_steps == 0) return fmt::format("step {}", s.step);
+  const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
+  const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);
+  std::string rest = fmt::format("  {:.0f} %", std::floor(100 * part));
+  if (std::isfinite(s.seconds_left))
+    rest += fmt::format("  {} {}", format_duration(s.seconds_left), is_running ? "left" : "of training left");
+  const int room = screen.columns - static_cast<int>(steps.size() + rest.size());
+  return steps + progress_bar(part, std::clamp(room, 0, kBarColumns), screen.utf8) + rest;
+}
+
+std::string memory_line(const Run& run, const Summary& s) {
+  std::string line = "memory ";
+  line += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
+  if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
+    line += fmt::format(" {}, {} planned", run.device.starts_with("cpu") ? "resident" : "in use",
+                        format_bytes(planned->second));
+  if (run.ranks > 0) line += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
+  if (s.jobs > 1) line += "  " + count(s.jobs, "job");
+  return line;
+}
+
+std::vector<std::string> summary_lines(const Run& run, const Summary& s, double now, const Screen& screen) {
+  std::vector<std::string> lines = {folder_and_state(run.folder, s.state, screen.columns),
+                                    progress_line(s, run.running.has_value(), screen)};
   if (run.unreadable_lines > 0)
     lines.push_back(fmt::format("metrics.jsonl has lines that cannot be read: {}",
                                 with_separators(run.unreadable_lines)));
@@ -218,14 +233,7 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   lines.push_back(fmt::format("{} tokens/s  step {}  waiting for data {}  MFU {}",
                               short_number(s.tokens_per_second), seconds_text(s.step_seconds),
                               percent(s.data_share), percent(s.mfu)));
-  std::string memory = "memory ";
-  memory += std::isfinite(s.memory_bytes) ? format_bytes(static_cast<std::int64_t>(s.memory_bytes)) : "-";
-  if (const auto planned = run.planned_bytes.find("device"); planned != run.planned_bytes.end())
-    memory += fmt::format(" {}, {} planned", run.device.starts_with("cpu") ? "resident" : "in use",
-                          format_bytes(planned->second));
-  if (run.ranks > 0) memory += fmt::format("  {}, {}", count(run.ranks, "rank"), count(run.nodes, "node"));
-  if (s.jobs > 1) memory += "  " + count(s.jobs, "job");
-  lines.push_back(memory);
+  lines.push_back(memory_line(run, s));
   if (std::isfinite(s.eval_loss)) {
     lines.push_back(fmt::format("evaluation: loss {} at step {}", short_number(s.eval_loss),
                                 run.evaluations.step.back()));
@@ -291,7 +299,7 @@ std::vector<std::string> plot(std::span<const double> values, int columns, int r
 
 std::vector<std::string> screen_lines(const Run& run, const Screen& screen, double now) {
   const Summary summary = summarize(run, now);
-  std::vector<std::string> lines = numbers(run, summary, now, screen);
+  std::vector<std::string> lines = summary_lines(run, summary, now, screen);
   for (auto& line : lines) line = shown(line, screen.utf8);
   if (run.steps.size() > 0) add_panels(lines, run, screen);
   lines.resize(std::min(lines.size(), static_cast<std::size_t>(std::max(1, screen.rows))));

@@ -75,21 +75,21 @@ device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64
   for (std::int64_t t = 0; t < tokens; ++t) {
     const std::int64_t position = t % options.seq_len;
     const bool starts = position == 0 || (position == cut && t / options.seq_len + 1 < options.sequences);
-    if (starts) batch.cu_seqlens()[batch.segments++] = static_cast<std::int32_t>(t);
-    const std::int32_t begin = batch.cu_seqlens()[batch.segments - 1];
+    if (starts) batch.cu_seqlens()[batch.documents++] = static_cast<std::int32_t>(t);
+    const std::int32_t begin = batch.cu_seqlens()[batch.documents - 1];
     batch.tokens()[t] = token(t);
     const bool has_label = t % 4 != 3;
     batch.labels()[t] = has_label ? token(tokens + t) : -1;
     batch.positions()[t] = static_cast<std::int32_t>(t) - begin;
     batch.valid_labels += has_label ? 1 : 0;
   }
-  batch.cu_seqlens()[batch.segments] = static_cast<std::int32_t>(tokens);
+  batch.cu_seqlens()[batch.documents] = static_cast<std::int32_t>(tokens);
   return batch;
 }
 
 /// The same without a border inside the sequences.
 device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOptions& options) {
-  batch.cut_into_segments(options.seq_len);
+  batch.cut_into_documents(options.seq_len);
   return batch;
 }
 
@@ -118,7 +118,7 @@ class AttentionGradients {
     const std::int64_t bytes =
         device.sizes().attention_backward_workspace(shape, tokens, seq_len_, dtype_, attention_room_);
     device::op::AttentionBackward operation{};
-    operation.documents.count = batch.segments;
+    operation.documents.count = batch.documents;
     operation.documents.max_seqlen = seq_len_;
     operation.documents.lengths = batch.lengths();
     operation.shape = shape;

@@ -6,6 +6,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/placement.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::selfcheck {
@@ -128,14 +129,6 @@ std::vector<Link> measure_patiently(comm::World& world, const comm::Compute& com
   return best;
 }
 
-/// By node, its ranks.
-std::vector<std::vector<int>> ranks_of_nodes(const comm::Topology& topology) {
-  std::vector<std::vector<int>> ranks(static_cast<std::size_t>(topology.nodes));
-  for (std::size_t rank = 0; rank < topology.node_of_rank.size(); ++rank)
-    ranks[static_cast<std::size_t>(topology.node_of_rank[rank])].push_back(static_cast<int>(rank));
-  return ranks;
-}
-
 }  // namespace
 
 std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype,
@@ -169,7 +162,7 @@ std::vector<double> time_products(comm::World& world, const comm::Compute& compu
 
 LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute,
                          const std::function<void()>& progress, const Clock& clock) {
-  const auto nodes = ranks_of_nodes(world.topology());
+  const auto nodes = comm::members_by_node(world.topology().node_of_rank);
   std::vector<Round> between;
   for (const auto& round : rounds_of_pairs(static_cast<int>(nodes.size()))) {
     auto& pairs = between.emplace_back();

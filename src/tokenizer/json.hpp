@@ -53,6 +53,7 @@ class JsonTokenizer : public FileTokenizer {
   std::optional<std::int32_t> find(std::string_view token) const override;
   bool has(std::int32_t id) const override;
   bool is_special(std::int32_t id) const override;
+  bool is_added(std::int32_t id) const override { return is_special(id) || added_token(id) != nullptr; }
   TokenStrips strips(std::int32_t id) const override;
   bool is_byte_level() const override { return bpe_.model().words_are_bytes; }
   bool adds_prefix_space() const override;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: what stands around the model.
-#include <algorithm>
 #include <array>
 #include <utility>
 

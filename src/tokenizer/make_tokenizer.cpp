@@ -121,7 +121,7 @@ std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
 
 std::string ordinary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
   return hash_of_ids(tokenizer, ids, [&](std::int32_t id) {
-    if (tokenizer.is_special(id)) return std::string();
+    if (tokenizer.is_added(id)) return std::string();
     const auto bytes = tokenizer.bytes_of(id);
     return fmt::format("{}:{}:", id, bytes.size()) + bytes;
   });

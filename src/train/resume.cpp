@@ -2,7 +2,6 @@
 #include "train/resume.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "llampi/checkpoint/run_folder.hpp"

@@ -88,10 +88,11 @@ std::vector<std::string> FilesOfNodes::names_of(const std::vector<int>& ranks) c
   for (const int rank : ranks) {
     const int node = node_of_rank[static_cast<std::size_t>(rank)];
     const auto& host = hosts_[static_cast<std::size_t>(rank)];
-    if (named[node] < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
+    if (std::abs(named[node]) < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
       names.push_back(comm::format_rank(rank, host));
-    } else if (std::exchange(named[node], 0) > 0) {
+    } else if (named[node] > 0) {
       names.push_back("node " + host);
+      named[node] = -named[node];  // once
     }
   }
   return names;

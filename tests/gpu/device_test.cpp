@@ -342,17 +342,17 @@ TEST_F(GpuDevice, CastsBetweenAllTypes) {
 // Rounded once more than in float32 where the result is of 16 bits. One block, fewer and more than a thread block has warps, and
 // more than all of them take at once.
 TEST_F(GpuDevice, WidensBlocksOfEightBits) {
+  constexpr std::int64_t kMost = 20001;
+  std::vector<float> all(static_cast<std::size_t>(kMost * kInt8BlockElements));
   const RandomStream random(5, "blocks of 8 bits");
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(random.normal(i));
   for (const DType to : kGpuTypes) {
-    for (const std::int64_t count : {1, 7, 9, 20001}) {
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{7}, std::int64_t{9}, kMost}) {
       for (const std::int64_t offset : {0, 3}) {  // blocks
         SCOPED_TRACE(fmt::format("{} blocks to {}, offset {}", count, to_string(to), offset));
-        std::vector<float> values;
-        for (std::int64_t i = 0; i < count * kInt8BlockElements; ++i)
-          values.push_back(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))));
-        std::vector<Int8Block> blocks(static_cast<std::size_t>(count));
-        to_int8_blocks(values.data(), std::ssize(values), blocks.data());
         const std::int64_t n = count * kInt8BlockElements;
+        std::vector<Int8Block> blocks(static_cast<std::size_t>(count));
+        to_int8_blocks(all.data(), n, blocks.data());
         const Buffer source(device(), DType::int8_blocks, n, offset * kInt8BlockElements),
             destination(device(), to, n + 1, offset * kInt8BlockElements);
         source.set(blocks);

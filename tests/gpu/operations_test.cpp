@@ -24,7 +24,7 @@ double tolerance(const OperationCase& op, DType dtype) {
 class GpuOperations : public GpuTest {
  protected:
   static std::vector<Layout> layouts() {
-    return {one_segment(1), one_segment(7), one_segment(130), single_tokens(7), mixed_segments(65)};
+    return {one_document(1), one_document(7), one_document(130), single_tokens(7), mixed_documents(65)};
   }
 
   /// Forward and both kinds of backward against the reference; in each order of work, with equal bits.
@@ -99,7 +99,7 @@ class GpuOperations : public GpuTest {
 };
 
 TEST_F(GpuOperations, EmbeddingIsLikeTheReference) {
-  for (const Layout& layout : {one_segment(1), one_segment(130)}) {
+  for (const Layout& layout : {one_document(1), one_document(130)}) {
     for (const std::int64_t hidden : {20, 83, 288}) expect_like_reference(embedding(layout, hidden));
   }
 }
@@ -107,7 +107,7 @@ TEST_F(GpuOperations, EmbeddingIsLikeTheReference) {
 // One or two ids for all tokens: the gradient of a row is a sum over many.
 TEST_F(GpuOperations, EmbeddingOfFrequentTokensIsLikeTheReference) {
   for (const std::int64_t vocabulary : {1, 2}) {
-    Layout layout = one_segment(131);
+    Layout layout = one_document(131);
     layout.vocabulary = vocabulary;
     for (const std::int64_t hidden : {20, 83}) expect_like_reference(embedding(layout, hidden));
   }
@@ -139,21 +139,21 @@ TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
     expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}));
     expect_like_reference(qkv_rope(layout, 37, {3, 1, 6}));
   }
-  expect_like_reference(qkv_rope(mixed_segments(130), 64, {6, 6, 64}));
+  expect_like_reference(qkv_rope(mixed_documents(130), 64, {6, 6, 64}));
 }
 
 // Heads of 6, 20, 64, 128, 136 and 256: of one, two and four pairs for each lane of a warp, with and without vectors.
 TEST_F(GpuOperations, QkvTransformsAreLikeTheReference) {
   for (const Transform transform : {Transform::bias, Transform::norms}) {
     for (const Layout& layout : layouts()) expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}, transform));
-    expect_like_reference(qkv_rope(mixed_segments(65), 37, {3, 1, 6}, transform));
+    expect_like_reference(qkv_rope(mixed_documents(65), 37, {3, 1, 6}, transform));
     for (const std::int64_t dim : {64, 128, 136, 256})
-      expect_like_reference(rope(mixed_segments(33), {3, 1, dim}, transform));
+      expect_like_reference(rope(mixed_documents(33), {3, 1, dim}, transform));
   }
 }
 
 TEST_F(GpuOperations, RopeAloneIsLikeTheReference) {
-  for (const Layout& layout : {one_segment(1), mixed_segments(65)}) {
+  for (const Layout& layout : {one_document(1), mixed_documents(65)}) {
     expect_like_reference(rope(layout, {4, 2, 20}));
     expect_like_reference(rope(layout, {6, 6, 64}));
   }
@@ -162,21 +162,21 @@ TEST_F(GpuOperations, RopeAloneIsLikeTheReference) {
 // Heads of 16, 64 and 128 are for tensor cores (in 16 bits), the others are not.
 TEST_F(GpuOperations, AttentionIsLikeTheReference) {
   for (const Layout& layout : layouts()) expect_like_reference(attention(layout, {4, 2, 16}));
-  expect_like_reference(attention(one_segment(7), {3, 1, 64}));
-  expect_like_reference(attention(mixed_segments(130), {2, 1, 64}));
-  expect_like_reference(attention(mixed_segments(65), {2, 2, 128}));
-  expect_like_reference(attention(mixed_segments(65), {4, 4, 20}));
-  expect_like_reference(attention(one_segment(35), {3, 1, 6}));
-  expect_like_reference(attention(mixed_segments(40), {2, 1, 136}));
+  expect_like_reference(attention(one_document(7), {3, 1, 64}));
+  expect_like_reference(attention(mixed_documents(130), {2, 1, 64}));
+  expect_like_reference(attention(mixed_documents(65), {2, 2, 128}));
+  expect_like_reference(attention(mixed_documents(65), {4, 4, 20}));
+  expect_like_reference(attention(one_document(35), {3, 1, 6}));
+  expect_like_reference(attention(mixed_documents(40), {2, 1, 136}));
 }
 
 // Windows within a tile, of whole tiles, and longer than the documents; tests/gpu/kernels has more.
 TEST_F(GpuOperations, AttentionWithAWindowIsLikeTheReference) {
   for (const std::int64_t window : {3, 64, 1000}) {
-    expect_like_reference(attention(one_segment(200), {2, 1, 64, window}));
-    expect_like_reference(attention(mixed_segments(130), {4, 2, 16, window}));
-    expect_like_reference(attention(mixed_segments(65), {2, 2, 128, window}));
-    expect_like_reference(attention(mixed_segments(65), {3, 1, 6, window}));
+    expect_like_reference(attention(one_document(200), {2, 1, 64, window}));
+    expect_like_reference(attention(mixed_documents(130), {4, 2, 16, window}));
+    expect_like_reference(attention(mixed_documents(65), {2, 2, 128, window}));
+    expect_like_reference(attention(mixed_documents(65), {3, 1, 6, window}));
     expect_like_reference(cached_attention(150, 5, {4, 2, 16, window}));
   }
 }
@@ -214,11 +214,11 @@ TEST_F(GpuOperations, SwiGluIsLikeTheReference) {
 TEST_F(GpuOperations, AdaptersAreLikeTheReference) {
   for (const Adapted adapted : {Adapted::qkv, Adapted::projection, Adapted::gate_up}) {
     for (const double dropout : {0.0, 0.25}) {
-      expect_like_reference(adapters(adapted, mixed_segments(33), 5, dropout));
-      expect_like_reference(adapters(adapted, one_segment(7), 8, dropout));
+      expect_like_reference(adapters(adapted, mixed_documents(33), 5, dropout));
+      expect_like_reference(adapters(adapted, one_document(7), 8, dropout));
     }
-    expect_like_reference(adapters(adapted, one_segment(7), 1, 0.5));
-    expect_like_reference(adapters(adapted, one_segment(1), 8, 0.5));
+    expect_like_reference(adapters(adapted, one_document(7), 1, 0.5));
+    expect_like_reference(adapters(adapted, one_document(1), 8, 0.5));
   }
 }
 
@@ -316,18 +316,18 @@ TEST_F(GpuOperations, SwiGluAgainHasTheSameBits) {
 
 TEST_F(GpuOperations, HeadIsLikeTheReference) {
   for (const std::int32_t tokens : {1, 23}) {
-    expect_like_reference(linear_cross_entropy(one_segment(tokens), 40));
-    expect_like_reference(tied_head(one_segment(tokens), 37));
+    expect_like_reference(linear_cross_entropy(one_document(tokens), 40));
+    expect_like_reference(tied_head(one_document(tokens), 37));
   }
   // As many as a warp looks at at once, in float32 and in 16 bits, and more; more than a block looks at at once.
-  Layout wide = one_segment(4);  // the last token has no label
+  Layout wide = one_document(4);  // the last token has no label
   for (const std::int64_t vocabulary : {512, 513, 1024, 1025, 20001}) {
     wide.vocabulary = vocabulary;
     expect_like_reference(linear_cross_entropy(wide, 5));
   }
   // More than it can keep. In float16 gradients of so many logits vanish unless the loss is scaled.
   constexpr DType kNotFloat16[] = {DType::float32, DType::bfloat16};
-  Layout wider = one_segment(1);
+  Layout wider = one_document(1);
   wider.vocabulary = 130001;
   expect_like_reference(linear_cross_entropy(wider, 3), kNotFloat16);
 }
@@ -336,19 +336,19 @@ TEST_F(GpuOperations, HeadIsLikeTheReference) {
 TEST_F(GpuOperations, HeadIsLikeTheReferenceInChunksOfAnySize) {
   constexpr std::int64_t kTile = 128;
   const auto in_chunks = [](std::int32_t tokens, std::int64_t logits_bytes, int chunks) {
-    OperationCase op = linear_cross_entropy(one_segment(tokens), 8, logits_bytes);
+    OperationCase op = linear_cross_entropy(one_document(tokens), 8, logits_bytes);
     op.roundings += chunks - 1;
     return op;
   };
   expect_like_reference(in_chunks(5, 1, 5));
-  const std::int64_t row = (one_segment(1).vocabulary * 2 + 127) / 128 * 128;  // bytes, in 16 bits
+  const std::int64_t row = (one_document(1).vocabulary * 2 + 127) / 128 * 128;  // bytes, in 16 bits
   constexpr DType kNarrow[] = {DType::bfloat16, DType::float16};
   expect_like_reference(in_chunks(kTile + 3, kTile * row, 2), kNarrow);
 }
 
 // Those that have a label are packed: as many as are counted, of which some may not be there.
 TEST_F(GpuOperations, HeadOfFewLabelsIsLikeTheReference) {
-  Layout layout = one_segment(23);
+  Layout layout = one_document(23);
   for (const std::int64_t every : {0, 2, 1000}) {  // most, some, none
     layout.label_every = every;
     for (const std::int64_t more : {0, 3}) {
@@ -362,7 +362,7 @@ TEST_F(GpuOperations, HeadOfFewLabelsIsLikeTheReference) {
 // 150 of them, in chunks of a tile less the room for what is packed.
 TEST_F(GpuOperations, HeadOfFewLabelsIsLikeTheReferenceInChunks) {
   constexpr std::int64_t kTile = 128;
-  Layout layout = one_segment(300);
+  Layout layout = one_document(300);
   layout.label_every = 2;
   const std::int64_t row = (layout.vocabulary * 2 + 127) / 128 * 128;  // bytes, in 16 bits
   OperationCase op = linear_cross_entropy(layout, 37, kTile * row, layout.valid_labels() + 3);
@@ -372,7 +372,7 @@ TEST_F(GpuOperations, HeadOfFewLabelsIsLikeTheReferenceInChunks) {
 }
 
 TEST_F(GpuOperations, MoreLabelsThanCountedShowInTheLoss) {
-  const Layout layout = one_segment(23);
+  const Layout layout = one_document(23);
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);
     const OperationCase op =
@@ -385,7 +385,7 @@ TEST_F(GpuOperations, MoreLabelsThanCountedShowInTheLoss) {
 // On a GPU nearly 2^31 of them, 4 GB: no algorithm that is chosen may count bytes in 32 bits.
 TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
   const bool emulated = sums_are_float32();
-  Layout layout = one_segment(emulated ? 300 : 16384);
+  Layout layout = one_document(emulated ? 300 : 16384);
   layout.vocabulary = emulated ? 331 : 128256;
   const std::int64_t chunk = emulated ? 128 * 384 * 2 : device::kLogitsBytes, all = std::int64_t{1} << 40;
   device::Autotuner* const autotuner = device().autotuner();
@@ -410,7 +410,7 @@ TEST_F(GpuOperations, HeadWithAllLogitsAtOnceIsLikeInChunks) {
 constexpr std::int64_t kNarrowAndWide[] = {331, 1025};
 
 TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
-  Layout layout = one_segment(23);
+  Layout layout = one_document(23);
   for (const std::int64_t vocabulary : kNarrowAndWide) {
     layout.vocabulary = vocabulary;
     for (const DType dtype : kGpuTypes) {
@@ -426,7 +426,7 @@ TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
 }
 
 TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
-  Layout layout = one_segment(7);
+  Layout layout = one_document(7);
   for (const std::int64_t vocabulary : kNarrowAndWide) {
     layout.vocabulary = vocabulary;
     for (const DType dtype : kGpuTypes) {
@@ -440,11 +440,11 @@ TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
   }
 }
 
-// The bits of a segment do not depend on what else is in the batch.
-TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
+// The bits of a document do not depend on what else is in the batch.
+TEST_F(GpuOperations, DocumentsDoNotTouchEachOther) {
   const device::AttentionShape shape{4, 2, 16};
   const OperationCase both = attention({"", {70, 33}}, shape);
-  OperationCase second = attention(one_segment(33), shape);
+  OperationCase second = attention(one_document(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
                                both.inputs[0].data.end());
   for (const DType dtype : kGpuTypes) {
@@ -458,7 +458,7 @@ TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
 // Scores far apart: e^x underflows to zero, and nothing overflows. A score of 1000 that is summed of 16
 // products in float32 is off by up to 1000 sqrt(16) roundings, and so are, relatively, the probabilities.
 TEST_F(GpuOperations, LargeScoresDoNotOverflow) {
-  OperationCase op = attention(one_segment(65), {2, 1, 16});
+  OperationCase op = attention(one_document(65), {2, 1, 16});
   for (double& v : op.inputs[0].data) v *= 16;
   for (const DType dtype : kGpuTypes) {
     SCOPED_TRACE(to_string(dtype));

@@ -341,7 +341,7 @@ OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device:
   result.terms = std::max(kv_len + tokens, shape.head_dim);
   result.roundings = 2;
   result.forward = [=](Session& s, const Inputs& in) {
-    Layout layout = one_segment(static_cast<std::int32_t>(tokens));
+    Layout layout = one_document(static_cast<std::int32_t>(tokens));
     device::Batch batch = s.batch(layout);
     batch.kv_len = kv_len;
     Values filled{context, columns, std::vector<double>(static_cast<std::size_t>(context * columns), 0.5)};

@@ -53,14 +53,14 @@ std::int64_t Layout::valid_labels() const {
   return count;
 }
 
-Layout one_segment(std::int32_t tokens) { return {"one segment", {tokens}}; }
+Layout one_document(std::int32_t tokens) { return {"one document", {tokens}}; }
 
 Layout single_tokens(std::int32_t tokens) {
-  return {"segments of one token", std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 1)};
+  return {"documents of one token", std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 1)};
 }
 
-Layout mixed_segments(std::int32_t tokens) {
-  Layout layout{"mixed segments", {}};
+Layout mixed_documents(std::int32_t tokens) {
+  Layout layout{"mixed documents", {}};
   std::int32_t next = 1;  // 1, 4, 13, 40, 121, ...
   while (tokens > 0) {
     layout.lengths.push_back(std::min(tokens, next));
@@ -150,14 +150,14 @@ device::Batch Session::batch(const Layout& layout) {
     for (std::int32_t i = 0; i < length; ++i) positions.push_back(i);
     offsets.push_back(offsets.back() + length);
   }
-  offsets.resize(static_cast<std::size_t>(count + 1), -1);  // what is behind the last segment does not count
+  offsets.resize(static_cast<std::size_t>(count + 1), -1);  // what is behind the last document does not count
   device::LengthClasses lengths;
   for (const auto length : layout.lengths) ++lengths.documents.at(device::LengthClasses::of(length));
   return {.tokens = integers(tokens),
           .labels = integers(labels),
           .positions = integers(positions),
           .cu_seqlens = integers(offsets),
-          .segments = static_cast<std::int64_t>(layout.lengths.size()),
+          .documents = static_cast<std::int64_t>(layout.lengths.size()),
           .lengths = lengths};
 }
 
@@ -188,7 +188,7 @@ Values Session::download(Tensor tensor) {
 device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
   return {.cu_seqlens = batch.cu_seqlens,
           .positions = batch.positions,
-          .count = batch.segments,
+          .count = batch.documents,
           .max_seqlen = max_seqlen,
           .lengths = batch.lengths};
 }

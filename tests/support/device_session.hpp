@@ -26,13 +26,13 @@ struct Values {
 /// Standard normal times `scale`, representable in float32, so that every device has the same inputs.
 Values normal(std::int64_t rows, std::int64_t cols, const std::string& purpose, double scale = 1);
 
-/// How the tokens of a batch are laid out: lengths of its segments. Tokens and labels are random; every fifth
+/// How the tokens of a batch are laid out: lengths of its documents. Tokens and labels are random; every fifth
 /// label is none.
 struct Layout {
   std::string name;
   std::vector<std::int32_t> lengths;
   std::int64_t vocabulary = 331;
-  std::int64_t seq_len = 0;      ///< tokens that a segment can have; 0: as many as the longest has
+  std::int64_t seq_len = 0;      ///< tokens that a document can have; 0: as many as the longest has
   std::int64_t label_every = 0;  ///< each so many tokens have a label; 0: four of five have one
 
   bool has_label(std::int64_t token) const;
@@ -40,10 +40,10 @@ struct Layout {
   std::int64_t tokens() const;
   std::int64_t longest() const;
 };
-/// T tokens: as one segment, as segments of one token, as segments of many lengths.
-Layout one_segment(std::int32_t tokens);
+/// T tokens: as one document, as documents of one token, as documents of many lengths.
+Layout one_document(std::int32_t tokens);
 Layout single_tokens(std::int32_t tokens);
-Layout mixed_segments(std::int32_t tokens);
+Layout mixed_documents(std::int32_t tokens);
 
 /// Whether gradients of weights are asked for.
 enum class Weights : std::uint8_t { trained, frozen, narrow };

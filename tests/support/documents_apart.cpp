@@ -17,19 +17,20 @@ using namespace fsdp;
 bool in_second(std::int64_t at, std::int64_t seq_len) { return at >= seq_len / 3 && at < 2 * seq_len / 3; }
 
 void cut_into_three(device::HostBatch& batch, std::int64_t seq_len) {
-  batch.segments = 0;
+  batch.documents = 0;
   batch.valid_labels = 0;
   for (std::int64_t t = 0; t < batch.token_count(); ++t) {
     const auto at = t % seq_len;
     const bool begins = at == 0 || at == seq_len / 3 || at == 2 * seq_len / 3;
-    if (begins) batch.cu_seqlens()[static_cast<std::size_t>(batch.segments++)] = static_cast<std::int32_t>(t);
-    const auto begin = batch.cu_seqlens()[static_cast<std::size_t>(batch.segments - 1)];
+    if (begins)
+      batch.cu_seqlens()[static_cast<std::size_t>(batch.documents++)] = static_cast<std::int32_t>(t);
+    const auto begin = batch.cu_seqlens()[static_cast<std::size_t>(batch.documents - 1)];
     batch.positions()[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t) - begin;
     auto& label = batch.labels()[static_cast<std::size_t>(t)];
     if (!in_second(at, seq_len) || !in_second(at + 1, seq_len)) label = -1;
     batch.valid_labels += label >= 0 ? 1 : 0;
   }
-  batch.cu_seqlens()[static_cast<std::size_t>(batch.segments)] =
+  batch.cu_seqlens()[static_cast<std::size_t>(batch.documents)] =
       static_cast<std::int32_t>(batch.token_count());
 }
 

@@ -629,7 +629,7 @@ std::vector<MeasuringCase> measuring_operations() {
                        }});
     }
   }
-  const Layout layout = mixed_segments(13);
+  const Layout layout = mixed_documents(13);
   for (const device::AttentionShape shape : {device::AttentionShape{4, 2, 16}, {3, 1, 6}, {6, 6, 64}}) {
     for (const bool in_values : {false, true}) {
       cases.push_back(
@@ -753,7 +753,7 @@ std::vector<ComputedCastCase> computed_casts() {
         cases.push_back({fmt::format("rope of {} heads of {}, {} tokens, {}", shape.query_heads,
                                      shape.head_dim, tokens, request.name),
                          [=](Session& s, Written written) {
-                           return rope_backward_cast(s, written, request, mixed_segments(tokens), shape);
+                           return rope_backward_cast(s, written, request, mixed_documents(tokens), shape);
                          }});
       }
     }

@@ -157,17 +157,17 @@ device::HostBatch Fixture::batch(std::span<const std::int64_t> samples) const {
         return documents && std::binary_search(document_starts.begin(), document_starts.end(), token);
       };
       if (i == 0 || starts(at)) {
-        batch.cu_seqlens()[static_cast<std::size_t>(batch.segments++)] = static_cast<std::int32_t>(slot);
+        batch.cu_seqlens()[static_cast<std::size_t>(batch.documents++)] = static_cast<std::int32_t>(slot);
       }
-      const std::int32_t segment = batch.cu_seqlens()[static_cast<std::size_t>(batch.segments - 1)];
+      const std::int32_t document = batch.cu_seqlens()[static_cast<std::size_t>(batch.documents - 1)];
       const bool valid = mask[static_cast<std::size_t>(at + 1)] && !starts(at + 1);
       batch.tokens()[slot] = tokens[static_cast<std::size_t>(at)];
       batch.labels()[slot] = valid ? tokens[static_cast<std::size_t>(at + 1)] : -1;
-      batch.positions()[slot] = static_cast<std::int32_t>(slot) - segment;
+      batch.positions()[slot] = static_cast<std::int32_t>(slot) - document;
       batch.valid_labels += valid ? 1 : 0;
     }
   }
-  batch.cu_seqlens()[static_cast<std::size_t>(batch.segments)] = static_cast<std::int32_t>(slot);
+  batch.cu_seqlens()[static_cast<std::size_t>(batch.documents)] = static_cast<std::int32_t>(slot);
   return batch;
 }
 

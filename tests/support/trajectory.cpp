@@ -36,7 +36,7 @@ device::HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const s
       std::copy(one.tokens().begin(), one.tokens().end(), batch.tokens().begin() + s * S);
       std::copy(one.labels().begin(), one.labels().end(), batch.labels().begin() + s * S);
       std::copy(one.positions().begin(), one.positions().end(), batch.positions().begin() + s * S);
-      for (std::int64_t i = 1; i <= one.segments; ++i) {
+      for (std::int64_t i = 1; i <= one.documents; ++i) {
         offsets.push_back(static_cast<std::int32_t>(s * S) + one.cu_seqlens()[static_cast<std::size_t>(i)]);
       }
       batch.valid_labels += one.valid_labels;
@@ -47,7 +47,7 @@ device::HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const s
     }
   }
   std::copy(offsets.begin(), offsets.end(), batch.cu_seqlens().begin());
-  batch.segments = static_cast<std::int64_t>(offsets.size()) - 1;
+  batch.documents = static_cast<std::int64_t>(offsets.size()) - 1;
   return batch;
 }
 
@@ -212,18 +212,18 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
     inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;
   }
   world_.sum(std::span(&inputs.step.valid_labels, 1));
-  agree_on_segments(inputs);
+  agree_on_documents(inputs);
   return inputs;
 }
 
-void TrainingRun::agree_on_segments(Inputs& inputs) const {
+void TrainingRun::agree_on_documents(Inputs& inputs) const {
   inputs.step.counts = device::largest_counts(inputs.micro_batches);
   comm::max_members(world_, inputs.step.counts);
 }
 
 TrainingRun::Result TrainingRun::step(const Inputs& given) {
   Inputs inputs = given;  // a test may have changed the micro-batches
-  agree_on_segments(inputs);
+  agree_on_documents(inputs);
   if (options_.drop > 0) {
     int asked = 0;
     engine_->ask_before_micro_batches([&] { return ++asked == options_.drop; });

@@ -92,7 +92,7 @@ class TrainingRun {
   std::int64_t observed() const { return observed_; }  ///< actions that ended
 
  private:
-  void agree_on_segments(Inputs& inputs) const;
+  void agree_on_documents(Inputs& inputs) const;
 
   comm::World& world_;
   const oracle::Fixture& fixture_;

@@ -47,7 +47,7 @@ struct Compute {
   World* mpi = nullptr;
   device::GpuProperties gpu_properties;
   std::string
-      blind_ranks;  ///< with `auto`, where CPUs compute as only some ranks see a GPU: which do not, and why
+      blind_ranks;  ///< with `auto`, where CPUs compute as only some ranks have a GPU: which do not, and why
   std::int64_t gpu_opened_bytes = 0;  ///< in use when nothing was allocated yet: context and libraries
 
   bool on_gpu() const { return gpu != nullptr; }

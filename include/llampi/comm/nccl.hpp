@@ -48,9 +48,10 @@ struct GpuOfRank {
 
 /// The GPU that this rank is to use, among those that it sees: that of its number within the node, modulo
 /// their number. Collective.
-/// @param gpus what this rank sees: all GPUs of its node, or a part of them, or its own alone
+/// @param gpus what this rank sees: all GPUs of its node, or a part of them, or its own alone; at least one
 /// @param share_gpu whether ranks may share a GPU
-/// @throws ConfigError, the same on all ranks, if a rank sees none, or if two ranks would use one GPU without `share_gpu`
+/// @throws ConfigError, the same on all ranks, if two ranks would use one GPU without `share_gpu`; CommonError where their node has
+///   lost one: ranks elsewhere see more
 GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu);
 
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.

@@ -22,14 +22,14 @@ struct BatchOptions {
 
 /// Fills micro-batch slots with the given samples (-1: an empty slot, all labels invalid, tokens 0).
 /// Labels are shifted by one; invalid (-1) where the loss mask of the label's position is 0, or where the
-/// label belongs to another document and document_mask is set. Segments are the documents inside each
-/// sequence, or the sequence.
+/// label belongs to another document and document_mask is set; where it is not, each
+/// sequence is one document of the batch.
 /// @throws UserError for a token outside the vocabulary, with file and position
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples);
 
 /// A micro-batch of sequences from elsewhere than a token file. `rows` has seq_len + 1 ids of each: seq_len
-/// that the model is given, and the labels, which are the same shifted by one. Each sequence is a segment, all
+/// that the model is given, and the labels, which are the same shifted by one. Each sequence is a document, all
 /// labels are valid; ids are not checked.
 device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len);
 

@@ -16,7 +16,7 @@ namespace llampi::data {
 /// nothing of it.
 struct TokenFileNotes {
   std::string tokenizer_hash = {};     ///< vocabulary_hash() of the tokenizer; empty: unknown
-  std::string ordinary_hash = {};      ///< ordinary_hash() of it
+  std::string ordinary_hash = {};      ///< likewise ordinary_hash()
   std::int64_t row_tokens = 0;         ///< rows of so many tokens, each a sample; 0: none, or unknown
   std::int64_t padding_tokens = 0;     ///< tokens that only fill rows
   std::int64_t padding_documents = 0;  ///< documents that consist of them

@@ -32,13 +32,13 @@ struct LengthClasses {
 
 /// What operations are issued for: the most that a micro-batch has of each.
 struct BatchCounts {
-  std::int64_t segments = 0;
-  LengthClasses lengths = {};     ///< segments of each class
+  std::int64_t documents = 0;
+  LengthClasses lengths = {};     ///< documents of each class
   std::int64_t valid_labels = 0;  ///< or more, see HostBatch::counts(); 0: they have not been counted
 
   /// So that they are enough for the others too.
   void raise_to(const BatchCounts& others) {
-    segments = std::max(segments, others.segments);
+    documents = std::max(documents, others.documents);
     valid_labels = std::max(valid_labels, others.valid_labels);
     for (std::size_t c = 0; c < lengths.documents.size(); ++c)
       lengths.documents[c] = std::max(lengths.documents[c], others.lengths.documents[c]);
@@ -49,7 +49,7 @@ struct BatchCounts {
     return raised == *this;
   }
   auto members() {
-    return std::apply([this](auto&... documents) { return std::tie(segments, valid_labels, documents...); },
+    return std::apply([this](auto&... of_class) { return std::tie(documents, valid_labels, of_class...); },
                       lengths.documents);
   }
   auto operator<=>(const BatchCounts&) const = default;

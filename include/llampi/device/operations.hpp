@@ -530,10 +530,11 @@ struct FinishNorm {
 /// are kept, so that the mean is right; NaN stays NaN. For logical element e = first_element + (i - begin)
 /// they are the 16 bits from bit 16 (e mod 8) on of one block of Philox4x32-10 (core/philox.hpp), counted
 /// from the lowest bit of its first word. The block's key is rounding_key (lower word, upper word); its
-/// counter is {lower word of e / 8, upper word of e / 8, step, which}, with which = 0 for the master, 1 for
-/// exp_avg, 2 for exp_avg_sq.
+/// counter is {lower word of e / 8, upper word of e / 8, step, Rounded}.
 struct AdamW {
   static constexpr const char* kName = "adamw";
+  /// What is rounded.
+  enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
   Tensor gradient;  ///< float32 or bfloat16
   std::span<const UpdateRange> ranges;
   double beta1;

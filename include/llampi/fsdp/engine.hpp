@@ -60,8 +60,8 @@ class Engine {
   /// @param few_labels the same once more, in two micro-batches at most, with each smaller number of labels that the head has products
   /// of its own for
   void rehearse(bool few_labels = false);
-  /// For runs whose micro-batches may have segments that are shorter than a sequence: what the device compiles
-  /// for any number of segments of any lengths is compiled now, and in no step. Computes nothing.
+  /// For runs whose micro-batches may have documents that are shorter than a sequence: what the device compiles
+  /// for any number of documents of any lengths is compiled now, and in no step. Computes nothing.
   void prepare_for_documents();
   /// One optimizer step over this rank's micro-batches. Collective.
   StepResult step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs);

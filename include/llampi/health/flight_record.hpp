@@ -11,6 +11,9 @@
 
 namespace llampi::health {
 
+/// In run.dir: where flight records are written.
+inline constexpr const char* kFlightFolder = "flight";
+
 /// Something that takes all ranks of a group. `operation` is a literal.
 struct FlightOperation {
   const char* operation = "";

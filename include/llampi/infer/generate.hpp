@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/available_memory.hpp"
 #include "llampi/plan/compute_time.hpp"
+#include "llampi/train/compiled_run.hpp"
 
 namespace llampi::measure {
 
@@ -27,9 +27,9 @@ struct Row {
 struct Result {
   std::string device;  ///< as Device::describe() puts it
   std::string gpu;     ///< a key of device::known_gpus(); "cpu" on CPUs, "cuda" for others
-  int ranks = 1, nodes = 1, ranks_on_node = 1, threads = 1;
+  int ranks = 1, nodes = 1, ranks_on_node = 1;
   std::vector<Row> rows;
-  fsdp::AvailableMemory memory = {};  ///< that every rank had; in no file
+  train::RunShape shape = {};  ///< of the ranks: what every rank has. Files have its threads alone
 };
 
 /// A table for people.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "llampi/device/device.hpp"
@@ -20,7 +19,7 @@ enum class Unwritten : std::uint8_t {
   nan,  ///< before each use, on devices whose memory is the host's
 };
 
-/// Of a model with adapters, only the gradients of these are computed.
+/// Runs a model layer by layer. Of one with adapters, only the gradients of these are computed.
 class EagerRunner {
  public:
   /// All must outlive it. Parameters and gradients are zero at first; gradients are float32 (float64 if

@@ -64,7 +64,7 @@ inline Accumulate alike(std::initializer_list<Accumulate> parts) {
 inline device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
   return {.cu_seqlens = batch.cu_seqlens,
           .positions = batch.positions,
-          .count = batch.segments,
+          .count = batch.documents,
           .max_seqlen = max_seqlen,
           .lengths = batch.lengths};
 }

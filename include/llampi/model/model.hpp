@@ -114,7 +114,7 @@ struct Fp8Weight {
 struct LayerContext {
   device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
-  std::int64_t seq_len = 0;                          ///< of the BatchShape: no segment is longer
+  std::int64_t seq_len = 0;                          ///< of the BatchShape: no document is longer
   std::int64_t attention_room = 0;                   ///< likewise
   std::int64_t logits_bytes = device::kLogitsBytes;  ///< likewise
   Tensor input;  ///< the previous layer's output; none for the first layer

@@ -2,7 +2,6 @@
 // The figures of a machine from measured times: of operations, or of whole steps.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "llampi/plan/machine.hpp"

@@ -86,6 +86,7 @@
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/plan/step_time.hpp"
+#include "llampi/train/compiled_run.hpp"
 
 namespace llampi::plan {
 
@@ -127,28 +128,24 @@ struct Machine {
   std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
   std::string memory_option = {};      ///< "--memory" where that gave it, rather than the device's name
   std::int64_t host_memory_bytes = 0;  ///< of a node, its GPUs' memory not included; 0: not known
-  int ranks = 1;
-  int ranks_per_node = 1;  ///< the most
-  std::vector<int> node_ranks =
-      {};           ///< ranks of each node; empty: ranks_per_node, and on the last one the rest
-  int threads = 1;  ///< per rank; workspaces depend on it
+  train::RunShape shape = {};          ///< its ranks, resolved; its memory is memory()
 
   int nodes() const {
-    return node_ranks.empty() ? (ranks + ranks_per_node - 1) / ranks_per_node
-                              : static_cast<int>(node_ranks.size());
+    return shape.node_ranks.empty() ? (shape.ranks + shape.ranks_per_node - 1) / shape.ranks_per_node
+                                    : static_cast<int>(shape.node_ranks.size());
   }
   /// Whether all nodes have as many ranks.
   bool even() const {
-    return node_ranks.empty()
-               ? nodes() == 1 || ranks % ranks_per_node == 0
-               : std::ranges::all_of(node_ranks, [&](int n) { return n == node_ranks.front(); });
+    const auto& ranks = shape.node_ranks;
+    return ranks.empty() ? nodes() == 1 || shape.ranks % shape.ranks_per_node == 0
+                         : std::ranges::all_of(ranks, [&](int n) { return n == ranks.front(); });
   }
   bool on_gpu() const { return backend == comm::Backend::nccl; }
   bool knows_memory() const { return memory_bytes > 0; }
   bool knows_host_memory() const { return host_memory_bytes > 0; }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
   std::string memory_in_words() const;  ///< "79.10 GiB", "44.00 GiB (--memory)"
-  int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
+  int most_ranks_on_a_node() const { return std::min(shape.ranks, shape.ranks_per_node); }
   /// With what processes take of it, which do not run yet.
   fsdp::AvailableMemory memory() const;
 };
@@ -161,9 +158,9 @@ struct Job {
 
   /// Of a step, over all ranks.
   std::int64_t global_batch() const {
-    return options.batch.sequences * options.micro_batches * machine.ranks;
+    return options.batch.sequences * options.micro_batches * machine.shape.ranks;
   }
-  std::int64_t tokens() const { return options.batch.tokens() * options.micro_batches * machine.ranks; }
+  std::int64_t tokens() const { return options.batch.tokens() * options.micro_batches * machine.shape.ranks; }
   /// Bytes that the logits of a chunk of rows may take; 0 on CPUs.
   std::int64_t logits_workspace() const { return machine.on_gpu() ? options.batch.logits_bytes : 0; }
 };

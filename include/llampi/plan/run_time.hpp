@@ -16,7 +16,6 @@ namespace llampi::plan {
 struct Figures {
   std::optional<MachineSpeed> machine;
   Speed speed;
-  comm::Backend backend = comm::Backend::mpi;  ///< nccl for GPUs
   AttentionKernels attention = AttentionKernels::native;
   double share = 1;  ///< of a node's cores, that a rank has
 

@@ -24,8 +24,7 @@ struct TuneQuestion {
   /// Whether another configuration has the same values of these keys.
   std::function<bool(const train::Config& other)> keeps;
   ConfigError::Naming name_of;  ///< the keys in what is wrong with a configuration
-  train::RunShape shape;
-  const Machine& machine;  ///< with its ranks
+  const Machine& machine;
   const Figures& figures;
   bool may_change_numbers = false;
 };

@@ -25,7 +25,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 /// converted to, and where more tokens were added behind those.
 /// @param ids at most vocabulary(); 0: all
 std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids = 0);
-/// The same without special tokens, each after its id in decimal digits and ":". Where special tokens were renamed it is
+/// The same without added tokens, each after its id in decimal digits and ":". Where reserved tokens were renamed it is
 /// still the same.
 std::string ordinary_hash(const Tokenizer& tokenizer, std::int64_t ids = 0);
 /// The ids that end a text as "eos_token_id" of generation_config.json and config.json in a folder have them:

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,6 +68,8 @@ class Tokenizer {
   /// Whether the id is that of a token: some tokenizers leave ids unused.
   virtual bool has(std::int32_t id) const { return id >= 0 && id < vocabulary(); }
   virtual bool is_special(std::int32_t id) const = 0;
+  /// Special tokens, and others that were added to the vocabulary.
+  virtual bool is_added(std::int32_t id) const { return is_special(id); }
   /// "lstrip" and "rstrip" of a tokenizer.json: of a token that encode() finds, it knows itself.
   virtual TokenStrips strips(std::int32_t /*id*/) const { return {}; }
   /// What the files say stands before a text (<|begin_of_text|>, <s>) and ends a document (<|end_of_text|>,

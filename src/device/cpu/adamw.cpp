@@ -10,8 +10,7 @@
 namespace llampi::device {
 namespace {
 
-/// Which operand's random bits; the last word of Philox's counter, see op::AdamW.
-enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
+using Rounded = op::AdamW::Rounded;
 
 /// The rest of the step's arithmetic is float32; its factors are computed in float64 and rounded once.
 AdamWFactors factors(const UpdateRange& range, const op::AdamW& o) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The own attention kernels: causal inside each segment and window, grouped queries, memory linear in the tokens.
+// The native attention kernels: causal inside each document and window, grouped queries, memory linear in the tokens.
 //
 //   attention_forward.cu, attention_backward.cu   tensor cores: bfloat16, float16, heads of up to 128
 //   attention_plain.cu                            any dtype, heads of up to 256; not fast
 //   attention_tile.cuh                            tiles in shared memory, products of a warp
-// With f(i) = i - min(positions[i], reach), the first token of the segment of token i that its window holds: key j is
+// With f(i) = i - min(positions[i], reach), the first token of the document of token i that its window holds: key j is
 // visible to query i if f(i) <= j <= i. f never falls, so the keys of a run of queries are a run, and so are the queries of
 // a run of keys.
 #pragma once
@@ -41,15 +41,15 @@ struct AttentionProblem {
     return (query_heads + key_value_heads + key_value_head) * dim;
   }
 
-  __device__ int segment_begin(int token) const { return token - positions[token]; }
+  __device__ int document_begin(int token) const { return token - positions[token]; }
   /// Whether the token's document has more than `not_asked` tokens: then the token so many behind its first is its own.
   __device__ bool is_asked(int token) const {
-    const int other = segment_begin(token) + not_asked;
+    const int other = document_begin(token) + not_asked;
     return other < tokens && positions[other] == not_asked;
   }
   __device__ int first_key(int query) const { return query - min(positions[query], reach); }
-  /// Where the tile of so many tokens begins that has the first key: tiles begin where a segment does, so that
-  /// the bits of a segment do not depend on what lies beside it.
+  /// Where the tile of so many tokens begins that has the first key: tiles begin where a document does, so that
+  /// the bits of a document do not depend on what lies beside it.
   __device__ int first_tile(int query, int tile) const {
     const int position = positions[query];
     return query - position + max(position - reach, 0) / tile * tile;

@@ -95,9 +95,9 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
                              p.dim);
   load_tile<kKeys, kThreads>(value_tile, qkv + p.value_column(key_value_head), p.qkv_stride, first, p.tokens,
                              p.dim);
-  // Tiles of queries start where a segment begins, as those of keys do elsewhere.
-  const int begin = p.segment_begin(first), queries_begin = begin + (first - begin) / kQueries * kQueries;
-  const int first_end = segment_end(p, first), last_key = min(first + kKeys, p.tokens) - 1;
+  // Tiles of queries start where a document begins, as those of keys do elsewhere.
+  const int begin = p.document_begin(first), queries_begin = begin + (first - begin) / kQueries * kQueries;
+  const int first_end = document_end(p, first), last_key = min(first + kKeys, p.tokens) - 1;
   const int heads_end = (key_value_head + 1) * p.group;
   int head = key_value_head * p.group, query = queries_begin, end = first_end;  // of the step under way
   const auto load_step = [&](int stage, int of_head, int of_query) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     if (!same_head) {
       end = first_end;
     } else if (tile_end == end) {
-      end = segment_end(p, end);
+      end = document_end(p, end);
     }
     head = next_head;
     query = next_query;
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
   const float scale_log2 = p.scale * kLog2E;
   float dq[kRowTiles][kDim / 8][4];
   clear(dq);
-  int end = segment_end(p, keys_begin), stage = 0;
+  int end = document_end(p, keys_begin), stage = 0;
   for (int key = keys_begin; key < keys_end; stage ^= 1) {
     const int tile_end = min(key + kKeys, end);
     cp_async_wait<0>();
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
       multiply_add(dq, left, key_tile(stage));
     }
     key = tile_end;
-    if (key == end && key < keys_end) end = segment_end(p, key);
+    if (key == end && key < keys_end) end = document_end(p, key);
   }
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {

@@ -2,7 +2,7 @@
 // Attention forward on tensor cores, after FlashAttention-2 (Dao, arXiv 2307.08691): a block has 128 queries
 // of one head and walks over the tiles of their keys; softmax is corrected as larger scores turn up. Two
 // tiles are always under way: values arrive during the product of queries and keys, the next keys during that
-// of probabilities and values. Tiles of keys start anew where a segment begins, so that the bits of a segment
+// of probabilities and values. Tiles of keys start anew where a document begins, so that the bits of a document
 // do not depend on what lies beside it. With a window, those that lie before it are left out.
 #include "device/cuda/attention_tile.cuh"
 
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads, 2)
   float o[kRowTiles][kDim / 8][4];
   clear(o);
 
-  int end = segment_end(p, keys_begin);
+  int end = document_end(p, keys_begin);
   for (int key = keys_begin; key < keys_end;) {
     const int tile_end = min(key + kKeys, end);
     cp_async_wait<0>();
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads, 2)
       multiply_add(o, probabilities, value_tile);
     }
     key = tile_end;
-    if (key == end && key < keys_end) end = segment_end(p, key);
+    if (key == end && key < keys_end) end = document_end(p, key);
   }
 
   const Lane at;

@@ -178,12 +178,12 @@ __device__ inline void store_rows(const float (&c)[kDim / 8][4], float upper, fl
   }
 }
 
-/// Where the segment of `token` ends. All lanes of a warp ask for one token.
-__device__ inline int segment_end(const AttentionProblem& p, int token) {
+/// Where the document of `token` ends. All lanes of a warp ask for one token.
+__device__ inline int document_end(const AttentionProblem& p, int token) {
   int low = token + 1, high = p.tokens;  // the end is in [low, high]
   while (low < high) {
     const int step = (high - low + 31) / 32, probe = low + Lane().lane * step;
-    const bool before = probe < high && p.segment_begin(min(probe, high - 1)) <= token;
+    const bool before = probe < high && p.document_begin(min(probe, high - 1)) <= token;
     const int count = __popc(__ballot_sync(0xffffffffU, before));
     if (count == 0) break;
     high = min(high, low + count * step);

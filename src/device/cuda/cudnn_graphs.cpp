@@ -64,7 +64,7 @@ class GraphMaker {
                        .set_name("attention_backward")
                        .set_deterministic_algorithm(deterministic);
     set_common(options);
-    // Else room for `batch` segments of `longest` tokens is taken.
+    // Else room for `batch` documents of `longest` tokens is taken.
     if (problem_.ragged)
       options.set_max_total_seq_len_q(problem_.tokens).set_max_total_seq_len_kv(problem_.tokens);
 

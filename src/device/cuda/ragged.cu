@@ -39,7 +39,7 @@ __device__ Rank rank_in_block(bool mine) {
 
 /// A block for each class.
 __global__ void __launch_bounds__(kElementThreads)
-    ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, std::int64_t tokens,
+    ragged_tables(const std::int32_t* cu_seqlens, std::int64_t documents, std::int64_t tokens,
                   TablesOfClasses classes, RaggedWidths widths) {
   const RaggedTables& tables = classes.of[blockIdx.x];
   const std::int64_t row = (tables.batch + 4) / 4 * 4;  // RaggedTables::row()
@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(kElementThreads)
     put_offsets(piece * row + i, begin);
   };
   std::int64_t filled = 0;
-  for (std::int64_t first = 0; first < segments; first += kElementThreads) {
+  for (std::int64_t first = 0; first < documents; first += kElementThreads) {
     const std::int64_t i = first + threadIdx.x;
-    const std::int64_t begin = i < segments ? cu_seqlens[i] : 0;
-    const std::int64_t length = i < segments ? cu_seqlens[i + 1] - begin : 0;
+    const std::int64_t begin = i < documents ? cu_seqlens[i] : 0;
+    const std::int64_t length = i < documents ? cu_seqlens[i + 1] - begin : 0;
     const bool mine = length > tables.above && length <= tables.longest;
     const Rank rank = rank_in_block(mine);
     if (mine && filled + rank.before < entries) put(filled + rank.before, begin, length);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 }  // namespace
 
-void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, std::int64_t tokens,
+void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t documents, std::int64_t tokens,
                         std::span<const RaggedTables> tables, const RaggedWidths& widths,
                         cudaStream_t stream) {
   TablesOfClasses classes;
@@ -111,7 +111,7 @@ void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, s
     if (of_class.launches > 0) classes.of[count++] = of_class;
   }
   if (count == 0) return;
-  launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, cu_seqlens, segments, tokens, classes,
+  launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, cu_seqlens, documents, tokens, classes,
          widths);
 }
 

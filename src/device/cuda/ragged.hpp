@@ -32,9 +32,9 @@ struct RaggedWidths {
 };
 
 /// Fills the tables of all classes that have launches.
-/// @param cu_seqlens [segments + 1], token at which a segment begins; empty segments are in no table
+/// @param cu_seqlens [documents + 1], token at which a document begins; empty documents are in no table
 /// @param tables of at most LengthClasses::kCount classes
-void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, std::int64_t tokens,
+void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t documents, std::int64_t tokens,
                         std::span<const RaggedTables> tables, const RaggedWidths& widths,
                         cudaStream_t stream);
 

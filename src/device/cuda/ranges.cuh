@@ -3,7 +3,6 @@
 // value, some at a time, so that a launch needs no memory of the device and can be captured.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 

@@ -7,11 +7,11 @@
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/philox.cuh"
 #include "device/cuda/vectors.cuh"
+#include "llampi/device/operations.hpp"
 
 namespace llampi::device::cuda {
 
-/// Which operand's random bits; the last word of Philox's counter.
-enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
+using Rounded = op::AdamW::Rounded;
 
 struct RoundingKey {
   std::uint64_t parameter;      ///< UpdateRange::rounding_key

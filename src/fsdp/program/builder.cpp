@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/program/builder.hpp"
 
-#include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "fsdp/program/emission.hpp"

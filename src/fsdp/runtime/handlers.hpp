@@ -105,7 +105,7 @@ std::unique_ptr<comm::Work> all_reduce_values(const RankContext& rank, Call& cal
 
 struct BoundProgram;
 /// Lets the device prepare (device::Operations::prepare()) all that the layers of the program issue for so many
-/// segments.
+/// documents.
 void prepare_layers(const RankContext& rank, const BoundProgram& bound, const BatchCounts& counts);
 
 /// All of a training step.

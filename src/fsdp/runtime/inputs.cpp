@@ -7,12 +7,12 @@
 namespace llampi::fsdp {
 
 BatchCounts RoundedCounts::of(const BatchCounts& most, model::BatchShape batch) {
-  if (most.segments * batch.seq_len == batch.tokens()) return {most.segments, {}, most.valid_labels};
+  if (most.documents * batch.seq_len == batch.tokens()) return {most.documents, {}, most.valid_labels};
   const auto raise = [&](std::int64_t& so_far, std::int64_t now) {
     const auto rounded = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(now)));
     so_far = std::max(so_far, std::min(rounded, batch.tokens()));
   };
-  raise(so_far_.segments, most.segments);
+  raise(so_far_.documents, most.documents);
   for (std::size_t c = 0; c < most.lengths.documents.size(); ++c) {
     if (most.lengths.documents[c] > 0) raise(so_far_.lengths.documents[c], most.lengths.documents[c]);
   }
@@ -36,7 +36,7 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
     arenas.mark_used(room);
     auto* const kept = arenas.at(room).as<std::int32_t>();
     std::copy(values.begin(), values.end(), kept);
-    device::HostBatch::pad_segments({kept, values.size()}, batch.segments, counts.segments);
+    device::HostBatch::pad_documents({kept, values.size()}, batch.documents, counts.documents);
     inputs.push_back({{kept, values.size()}, counts, batch.kv_len});
   }
   return inputs;

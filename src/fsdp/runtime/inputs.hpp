@@ -12,14 +12,14 @@
 
 namespace llampi::fsdp {
 
-/// Where the device reads micro-batches as so many segments: for a device that wants them in memory of its
-/// own kind a copy in the program's host_inputs, with empty segments after the real ones; else where they
+/// Where the device reads micro-batches as so many documents: for a device that wants them in memory of its
+/// own kind a copy in the program's host_inputs, with empty documents after the real ones; else where they
 /// are, with their own counts.
 std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
                                       const BatchCounts& counts);
 
-/// For how many segments operations are issued, so that few numbers occur: powers of two, and never fewer
+/// For how many documents operations are issued, so that few numbers occur: powers of two, and never fewer
 /// than before. What is computed does not depend on them. Whole sequences are not counted: they keep their
 /// own number, for which there are faster kernels. The number of labels stays as it is: there are few already, and it decides in
 /// which order gradients of the head are summed, so it must not depend on the steps before.

@@ -85,7 +85,8 @@ std::int64_t StepGraphs::nodes() const {
 void StepGraphs::drop_outgrown(const BatchCounts& counts) {
   if (!counts.lengths.counted()) return;
   const auto is_outgrown = [&](const BatchCounts& other) {
-    return other.lengths.counted() && (other.segments != counts.segments || other.lengths != counts.lengths);
+    return other.lengths.counted() &&
+           (other.documents != counts.documents || other.lengths != counts.lengths);
   };
   std::erase_if(captured_, [&](const auto& captured) { return is_outgrown(captured.counts); });
   std::erase_if(without_room_, [&](const auto& kind) { return is_outgrown(kind.first); });

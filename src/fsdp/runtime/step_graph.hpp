@@ -3,7 +3,7 @@
 //
 // What changes from step to step lies where a graph reads it anew: scalars in device memory, micro-batches in
 // host memory that the engine keeps. All else is the same in every step but the numbers for which operations
-// are issued (BatchCounts): segments, those of each class of lengths, and labels in quarters of a micro-batch.
+// are issued (BatchCounts): documents, those of each class of lengths, and labels in quarters of a micro-batch.
 // All micro-batches of all ranks have the same numbers (RoundedCounts), because collectives may be captured and
 // replayed only by all ranks together. The numbers are the same without graphs, and so are the bits.
 //

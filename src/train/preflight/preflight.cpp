@@ -46,28 +46,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSteps = 4;
+constexpr double kSmallRate = 0.01;    // of optimizer.lr
 constexpr int kOverflows = 64;         // of float16's loss scale, until it is found
 constexpr std::int64_t kBatches = 16;  // that are looked through for one with valid labels
 
-/// A folder for the checkpoint, beside those of the run. Gone with the scope.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;  // nothing to do about one that cannot be removed
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 /// What the temporary folder is for: in the folder that a run's checkpoints would be in, or the nearest one above it that there is.
 fs::path check_folder(const Config& config) {
-  const fs::path folder = io::nearest_existing(fs::path(config.run.dir) / "checkpoints");
+  const fs::path checkpoints = fs::path(config.run.dir) / "checkpoints";
+  std::error_code ignored;
+  const bool leads_nowhere =
+      fs::is_symlink(fs::symlink_status(checkpoints, ignored)) && !fs::exists(checkpoints, ignored);
+  const fs::path folder = leads_nowhere ? checkpoints : io::nearest_existing(checkpoints);
   if (io::type_of(folder) != fs::file_type::directory)
     throw_user_error("run.dir = {} cannot be used: {} is not a folder", config.run.dir, folder.string());
   return folder / "check";
@@ -131,7 +120,7 @@ class Preflight {
   const PreflightOptions& options_;
   const Log silent_;
   Checklist list_;
-  std::unique_ptr<TemporaryFolder> folder_;  ///< rank 0
+  std::unique_ptr<io::TemporaryFile> folder_;  ///< rank 0
   fs::path folder_path_;
   PreflightFigures figures_;
   std::string why_no_copies_;
@@ -144,8 +133,8 @@ PreflightResult Preflight::run() {
     if (const auto& file = run_.config.log.prometheus; !file.empty())
       PrometheusFile(file, run_.config.run.dir, silent_);  // as train() opens it
     const fs::path check = check_folder(run_.config);
-    io::clear_leftovers(check, run_.log);
-    folder_ = std::make_unique<TemporaryFolder>(io::temporary_beside(check));
+    io::clear_leftovers(check, run_.log, health::kFlightFolder);  // a message may have named its records
+    folder_ = std::make_unique<io::TemporaryFile>(io::temporary_beside(check));
     return folder_->path();
   });
   std::unique_ptr<health::Watchdog> watchdog;
@@ -300,17 +289,11 @@ bool Preflight::choose() {
   return open_compute();
 }
 
-/// False if only some nodes have what it needs.
+/// False if only some nodes have GPUs that could be used.
 bool Preflight::open_compute() {
-  try {
-    run_.open_compute();
-  } catch (const comm::CommonError& error) {
-    list_.fail("products", sentence_of(error, run_.texts.name_of));
-    return false;
-  }
+  run_.open_compute();
   if (run_.compute.blind_ranks.empty()) return true;
-  list_.fail("products",
-             fmt::format("{}; {} = cpu, if that is meant", run_.compute.blind_ranks, "run.device"));
+  list_.fail("products", run_.compute.blind_ranks + "; run.device = cpu, if that is meant");
   return false;
 }
 
@@ -452,7 +435,10 @@ bool Preflight::check_steps() {
   std::vector<std::string> losses;
   for (const double loss : figures.losses) losses.push_back(fmt::format("{:.4f}", loss));
   const std::string curve = fmt::format("loss {} in {} steps on one batch", fmt::join(losses, " "), kSteps);
-  if (largest_rate > 0 && !run_.start.finished && figures.losses.back() >= figures.losses.front()) {
+  // Steps that are small enough change a loss by less than its rounding.
+  const bool must_fall =
+      largest_rate > 0 && largest_rate >= kSmallRate * run_.config.optimizer.lr && !run_.start.finished;
+  if (must_fall && figures.losses.back() >= figures.losses.front()) {
     list_.fail("steps", fmt::format("{} does not fall at a learning rate that rises to {:.3g}; lower "
                                     "optimizer.lr, or look at the data and the weights",
                                     curve, largest_rate));

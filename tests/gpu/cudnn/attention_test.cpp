@@ -14,11 +14,11 @@ constexpr device::AttentionShape kShapes[] = {
 
 /// Equal sequences, in whole tiles and not; documents, the last of them short; so many that some are padding.
 std::vector<Layout> layouts() {
-  return {one_segment(256),
+  return {one_document(256),
           {"two sequences", {128, 128}},
           {"two unaligned sequences", {100, 100}},
           {"three documents", {70, 33, 25}},
-          mixed_segments(300)};
+          mixed_documents(300)};
 }
 
 /// As in operations_test.cpp: sums in float32, values kept in 16 bits.
@@ -89,7 +89,7 @@ TEST_F(CudnnAttentionTest, IsLikeTheReferenceWhereTheSameBitsAreAskedFor) {
   const auto device = make(true, device::GpuAttention::automatic);
   if (!device) return;
   expect_like_reference(*device);
-  const OperationCase op = attention(mixed_segments(300), {8, 2, 128});
+  const OperationCase op = attention(mixed_documents(300), {8, 2, 128});
   Values dy;
   expected_of(op, DType::bfloat16, dy);
   const Results first = run(*device, op, DType::bfloat16, dy);

@@ -42,7 +42,7 @@ std::string properties_of(const Gpu& gpu) {
 
 struct Problem {
   AttentionShape shape;
-  std::int64_t tokens, longest, segments;
+  std::int64_t tokens, longest, documents;
   DType dtype = DType::bfloat16;
   std::int64_t attention_room = 0;
 };
@@ -82,12 +82,12 @@ class Kernels {
  private:
   // Memory that is not there: its sizes are all that counts.
   static Documents documents(const Problem& p) {
-    return {.cu_seqlens = {}, .positions = {}, .count = p.segments, .max_seqlen = p.longest};
+    return {.cu_seqlens = {}, .positions = {}, .count = p.documents, .max_seqlen = p.longest};
   }
   /// As model::BatchShape::documents: also for documents that have room where the longest have none.
   static std::int64_t backward_bytes(const Problem& p) {
     std::int64_t bytes = attention_backward_bytes(p.shape, p.tokens, p.longest, p.attention_room);
-    for (int c = 0; p.segments * p.longest != p.tokens && LengthClasses::longest(c) < p.longest; ++c)
+    for (int c = 0; p.documents * p.longest != p.tokens && LengthClasses::longest(c) < p.longest; ++c)
       bytes = std::max(
           bytes, attention_backward_bytes(p.shape, p.tokens, LengthClasses::longest(c), p.attention_room));
     return bytes;
@@ -115,13 +115,13 @@ class CudnnGraphs : public ::testing::Test {
 
   static void expect_gradients(const Gpu& gpu, const Problem& problem) {
     Kernels kernels(gpu, true);
-    EXPECT_TRUE(kernels.backward(problem))
-        << gpu.name << ", " << problem.segments << " of at most " << problem.longest << ": " << kernels.why();
+    EXPECT_TRUE(kernels.backward(problem)) << gpu.name << ", " << problem.documents << " of at most "
+                                           << problem.longest << ": " << kernels.why();
   }
   static void expect_both(const Gpu& gpu, const Problem& problem) {
-    SCOPED_TRACE(fmt::format("{}: {} and {} heads of {}, {} tokens in {} segments of at most {}", gpu.name,
+    SCOPED_TRACE(fmt::format("{}: {} and {} heads of {}, {} tokens in {} documents of at most {}", gpu.name,
                              problem.shape.query_heads, problem.shape.key_value_heads, problem.shape.head_dim,
-                             problem.tokens, problem.segments, problem.longest));
+                             problem.tokens, problem.documents, problem.longest));
     Kernels kernels(gpu, false);
     EXPECT_TRUE(kernels.forward(problem)) << kernels.why();
     EXPECT_TRUE(kernels.backward(problem)) << kernels.why();
@@ -179,7 +179,7 @@ TEST_F(CudnnGraphs, DISABLED_AreBuiltForOtherGpus) {
 // documents.
 TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
   struct Case {
-    std::int64_t tokens, longest, segments, attention_room;
+    std::int64_t tokens, longest, documents, attention_room;
     const char* expected;
   };
   constexpr std::int64_t kMebi = 1 << 20;
@@ -191,10 +191,10 @@ TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
                         {8192, 8192, 61, 1100 * kMebi, "backward in 4 pieces"},
                         {2048, 700, 7, 1100 * kMebi, ""}};
   for (const Case& c : cases) {
-    SCOPED_TRACE(fmt::format("{} tokens, {} of at most {}", c.tokens, c.segments, c.longest));
+    SCOPED_TRACE(fmt::format("{} tokens, {} of at most {}", c.tokens, c.documents, c.longest));
     Kernels hopper(kH100, true);
     EXPECT_TRUE(
-        hopper.backward({kLlama8B, c.tokens, c.longest, c.segments, DType::bfloat16, c.attention_room}))
+        hopper.backward({kLlama8B, c.tokens, c.longest, c.documents, DType::bfloat16, c.attention_room}))
         << hopper.why();
     EXPECT_EQ(hopper.why(),
               fmt::format("{}{}", hopper.name(), *c.expected ? fmt::format(" ({})", c.expected) : ""));
@@ -207,9 +207,9 @@ TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   constexpr std::int64_t kTooLittle = std::int64_t{511} << 20;
   Kernels hopper(kH100, true);
   EXPECT_TRUE(hopper.forward({kLlama8B, 8192, 8192, 1})) << hopper.why();
-  for (const auto& [segments, attention_room] :
+  for (const auto& [documents, attention_room] :
        {std::pair{1, std::int64_t{0}}, {1, kTooLittle}, {9, std::int64_t{0}}}) {
-    EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, segments, DType::bfloat16, attention_room}));
+    EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, documents, DType::bfloat16, attention_room}));
     EXPECT_NE(hopper.why().find("(backward by native kernels: "), std::string::npos) << hopper.why();
     EXPECT_LE(hopper.why().size(), 200U);
   }

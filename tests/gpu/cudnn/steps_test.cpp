@@ -23,13 +23,13 @@ constexpr int kSteps = 6;
 
 /// Documents of these lengths, which are those of whole sequences.
 void pack(device::HostBatch& batch, const std::vector<std::int64_t>& lengths) {
-  batch.segments = 0;
+  batch.documents = 0;
   std::int64_t end = 0;
   for (const std::int64_t length : lengths) {
     for (std::int64_t t = 0; t < length; ++t)
       batch.positions()[static_cast<std::size_t>(end + t)] = static_cast<std::int32_t>(t);
     end += length;
-    batch.cu_seqlens()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
+    batch.cu_seqlens()[static_cast<std::size_t>(++batch.documents)] = static_cast<std::int32_t>(end);
   }
   ASSERT_EQ(end, batch.token_count());
 }

@@ -17,18 +17,18 @@ namespace {
 
 constexpr int kUsualSteps = 4;
 
-/// Divides the sequences of a micro-batch into `segments` documents, as evenly as can be.
-void divide(device::HostBatch& batch, std::int64_t seq_len, std::int64_t segments) {
+/// Divides the sequences of a micro-batch into so many documents, as evenly as can be.
+void divide(device::HostBatch& batch, std::int64_t seq_len, std::int64_t all) {
   const std::int64_t sequences = batch.token_count() / seq_len;
-  batch.segments = 0;
+  batch.documents = 0;
   for (std::int64_t s = 0; s < sequences; ++s) {
-    const std::int64_t documents = (s + 1) * segments / sequences - s * segments / sequences;
+    const std::int64_t documents = (s + 1) * all / sequences - s * all / sequences;
     for (std::int64_t d = 0; d < documents; ++d) {
       const std::int64_t begin = s * seq_len + d * seq_len / documents;
       const std::int64_t end = s * seq_len + (d + 1) * seq_len / documents;
       for (std::int64_t t = begin; t < end; ++t)
         batch.positions()[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t - begin);
-      batch.cu_seqlens()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
+      batch.cu_seqlens()[static_cast<std::size_t>(++batch.documents)] = static_cast<std::int32_t>(end);
     }
   }
 }
@@ -126,12 +126,12 @@ TEST_F(GpuGraph, TheHostsUpdateNeedsNone) {
   expect_same({.offload = {.optimizer = true, .host_step = true}}, 0);
 }
 
-// Numbers of segments that come in turns, and on one rank only: the ranks must agree, or collectives would be
+// Numbers of documents that come in turns, and on one rank only: the ranks must agree, or collectives would be
 // replayed on some and issued on others.
-TEST_F(GpuGraph, ThereIsOneForEachNumberOfSegments) {
+TEST_F(GpuGraph, ThereIsOneForEachNumberOfDocuments) {
   const auto some_documents = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
-    if (test_world().rank() == 0 && t % 2 == 0) divide(batch, fixture_.seq_len, 2 * batch.segments);
+    if (test_world().rank() == 0 && t % 2 == 0) divide(batch, fixture_.seq_len, 2 * batch.documents);
   };
   expect_same({.accumulation = 2}, kUsualSteps - 2, some_documents);
 }
@@ -148,13 +148,13 @@ TEST_F(GpuGraph, ThereIsOneForEachNumberOfLabels) {
   expect_same({.accumulation = 2}, kUsualSteps - 2, few_labels);
 }
 
-// Operations are issued for the most segments so far, so the second time numbers come in turns there are two graphs.
-TEST_F(GpuGraph, NumbersOfSegmentsNeverFall) {
+// Operations are issued for the most documents so far, so the second time numbers come in turns there are two graphs.
+TEST_F(GpuGraph, NumbersOfDocumentsNeverFall) {
   fixture_ = fixture(16, 2);
   const auto more_and_more = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
     const auto more =
-        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch.segments + 1)));
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch.documents + 1)));
     const int turn = (t - 1) % 5;
     if (turn > 0) divide(batch, fixture_.seq_len, std::min(batch.token_count(), more << (turn - 1)));
   };
@@ -187,7 +187,7 @@ TEST_F(GpuGraph, OutgrownOnesGoAtOnce) {
   fixture_ = fixture(16, 2);
   const auto documents = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     for (auto& batch : inputs.micro_batches)
-      divide(batch, fixture_.seq_len, std::min(batch.token_count(), (t <= 2 ? 2 : 4) * batch.segments));
+      divide(batch, fixture_.seq_len, std::min(batch.token_count(), (t <= 2 ? 2 : 4) * batch.documents));
   };
   run({.graph = true}, 1, documents, 2);
   expect_same({.graph_nodes = nodes_ * 3 / 2}, 1 + 2, documents, 2 + 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The own attention kernels beyond what every GPU reaches: head sizes and groups, both tiles of keys of the
-// backward pass, segments that begin anywhere.
+// backward pass, documents that begin anywhere.
 #include <algorithm>
 #include <cmath>
 
@@ -120,9 +120,9 @@ void expect_like_reference(const Layout& layout, device::AttentionShape shape) {
 
 TEST(EmulatedAttention, HeadSizes) {
   for (const std::int64_t dim : {8, 16, 24, 32, 64, 96, 128})
-    expect_like_reference(mixed_segments(150), {3, 3, dim});
-  expect_like_reference(mixed_segments(40), {2, 1, 136});
-  expect_like_reference(mixed_segments(40), {2, 1, 256});
+    expect_like_reference(mixed_documents(150), {3, 3, dim});
+  expect_like_reference(mixed_documents(40), {2, 1, 136});
+  expect_like_reference(mixed_documents(40), {2, 1, 256});
 }
 
 // Tiles of 128 queries and of 64 or 128 keys that have only shorter documents are left as they were.
@@ -149,35 +149,35 @@ TEST(EmulatedAttention, LeavesShortDocumentsAlone) {
 }
 
 TEST(EmulatedAttention, Groups) {
-  expect_like_reference(mixed_segments(137), {3, 1, 64});
-  expect_like_reference(mixed_segments(137), {8, 2, 32});
+  expect_like_reference(mixed_documents(137), {3, 1, 64});
+  expect_like_reference(mixed_documents(137), {8, 2, 32});
 }
 
-TEST(EmulatedAttention, LongSegment) {
-  expect_like_reference(one_segment(128), {1, 1, 32});
-  expect_like_reference(one_segment(300), {2, 1, 32});
-  expect_like_reference(one_segment(261), {2, 1, 128});
+TEST(EmulatedAttention, LongDocument) {
+  expect_like_reference(one_document(128), {1, 1, 32});
+  expect_like_reference(one_document(300), {2, 1, 32});
+  expect_like_reference(one_document(261), {2, 1, 128});
 }
 
-// Segments that begin and end at, just before and just after the edges of tiles.
+// Documents that begin and end at, just before and just after the edges of tiles.
 TEST(EmulatedAttention, EdgesOfTiles) {
   expect_like_reference({"edges", {63, 1, 1, 63, 128, 65, 31, 33, 2}}, {2, 1, 32});
   expect_like_reference({"short ones", std::vector<std::int32_t>(45, 3)}, {2, 1, 32});
   expect_like_reference(single_tokens(140), {2, 1, 32});
 }
 
-// Windows of one token, at, before and after the edges of tiles, and longer than the segments.
+// Windows of one token, at, before and after the edges of tiles, and longer than the documents.
 TEST(EmulatedAttention, Windows) {
   for (const std::int64_t window : {1, 2, 31, 33, 64, 65, 129, 1000}) {
-    expect_like_reference(one_segment(300), {2, 1, 32, window});
+    expect_like_reference(one_document(300), {2, 1, 32, window});
     expect_like_reference({"edges", {63, 1, 1, 63, 128, 65, 31, 33, 2}}, {2, 1, 32, window});
   }
-  expect_like_reference(mixed_segments(150), {3, 3, 128, 20});
-  expect_like_reference(mixed_segments(150), {3, 1, 136, 20});
+  expect_like_reference(mixed_documents(150), {3, 3, 128, 20});
+  expect_like_reference(mixed_documents(150), {3, 1, 136, 20});
 }
 
 TEST(EmulatedAttention, AWindowThatHoldsAllHasTheSameBits) {
-  const Inputs all(mixed_segments(150), {4, 2, 32}), wide(all.layout, {4, 2, 32, all.layout.longest()});
+  const Inputs all(mixed_documents(150), {4, 2, 32}), wide(all.layout, {4, 2, 32, all.layout.longest()});
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const Results expected = own(all, dtype, kHopper), actual = own(wide, dtype, kHopper);
     EXPECT_TRUE(same_bits(actual.out, expected.out));
@@ -201,7 +201,7 @@ Results rows_of(const Results& all, std::int64_t begin, std::int64_t end) {
 
 // Tiles outside of the band are not computed: NaN there would reach all rows of a block.
 TEST(EmulatedAttention, WhatIsFarOutsideOfTheWindowDoesNotMatter) {
-  const Inputs clean(one_segment(520), {2, 1, 32, 20});
+  const Inputs clean(one_document(520), {2, 1, 32, 20});
   Inputs broken = clean;
   std::fill_n(broken.qkv.data.begin(), 100 * broken.qkv.cols, std::nan(""));
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -217,7 +217,7 @@ TEST(EmulatedAttention, WhatIsFarOutsideOfTheWindowDoesNotMatter) {
 void expect_neighbours_not_to_matter(const device::AttentionShape& shape) {
   for (const std::int32_t before : {1, 70, 129}) {
     const Inputs both({"both", {before, 200, 5}}, shape);
-    Inputs alone(one_segment(200), shape);
+    Inputs alone(one_document(200), shape);
     const auto cut = [&](const Values& v) {
       return Values{
           200, v.cols, {v.data.begin() + before * v.cols, v.data.begin() + (before + 200) * v.cols}};

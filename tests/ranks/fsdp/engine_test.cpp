@@ -41,41 +41,44 @@ TEST_P(Trajectories, EqualPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Engine, Trajectories, ::testing::ValuesIn(oracle::fixture_names()),
                          [](const auto& test) { return test.param; });
 
-TEST(Engine, SchedulingDoesNotChangeBits) {
+class Scheduling : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Scheduling, DoesNotChangeBits) {
   auto& world = test_world();
-  for (const auto* name : {"documents", "gqa_tied", "qwen2", "qwen3", "mistral_window"}) {
-    auto fixture = oracle::load(name);
-    fixture.training.steps = 4;  // bits that differ do so at once
-    const auto base = run_trajectory(world, fixture, {.accumulation = 2});
-    expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2}), "repeated");
-    expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .poison = true}),
-                     "poisoned memory");
-    expect_same_bits(base,
-                     run_trajectory(world, fixture, {.accumulation = 2, .backward_prefetch = Prefetch::post}),
-                     "post");
-    expect_same_bits(
-        base,
-        run_trajectory(
-            world, fixture,
-            {.accumulation = 2, .backward_prefetch = Prefetch::none, .forward_prefetch = false, .limit = 1}),
-        "no prefetch");
-    expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .limit = 3}), "limit 3");
-    for (const BlockCheckpointing& checkpointing :
-         {BlockCheckpointing(Checkpointing::full), BlockCheckpointing(Checkpointing::selective),
-          BlockCheckpointing(Checkpointing::feed_forward),
-          BlockCheckpointing(Checkpointing::feed_forward, 1, Checkpointing::none),
-          BlockCheckpointing(Checkpointing::offload),
-          BlockCheckpointing(Checkpointing::full, 1, Checkpointing::selective)}) {
-      TrajectoryOptions options{.accumulation = 2, .poison = true, .checkpointing = checkpointing};
-      expect_same_bits(base, run_trajectory(world, fixture, options), "recomputation");
-      options.offload.residuals = true;
-      expect_same_bits(base, run_trajectory(world, fixture, options), "residuals in host memory");
-    }
-    expect_same_bits(base,
-                     run_trajectory(world, fixture, {.strategy = Strategy::shard_grad_op, .accumulation = 2}),
-                     "shard_grad_op");
+  auto fixture = oracle::load(GetParam());
+  fixture.training.steps = 4;  // bits that differ do so at once
+  const auto base = run_trajectory(world, fixture, {.accumulation = 2});
+  expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2}), "repeated");
+  expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .poison = true}),
+                   "poisoned memory");
+  expect_same_bits(
+      base, run_trajectory(world, fixture, {.accumulation = 2, .backward_prefetch = Prefetch::post}), "post");
+  expect_same_bits(
+      base,
+      run_trajectory(
+          world, fixture,
+          {.accumulation = 2, .backward_prefetch = Prefetch::none, .forward_prefetch = false, .limit = 1}),
+      "no prefetch");
+  expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .limit = 3}), "limit 3");
+  for (const BlockCheckpointing& checkpointing :
+       {BlockCheckpointing(Checkpointing::full), BlockCheckpointing(Checkpointing::selective),
+        BlockCheckpointing(Checkpointing::feed_forward),
+        BlockCheckpointing(Checkpointing::feed_forward, 1, Checkpointing::none),
+        BlockCheckpointing(Checkpointing::offload),
+        BlockCheckpointing(Checkpointing::full, 1, Checkpointing::selective)}) {
+    TrajectoryOptions options{.accumulation = 2, .poison = true, .checkpointing = checkpointing};
+    expect_same_bits(base, run_trajectory(world, fixture, options), "recomputation");
+    options.offload.residuals = true;
+    expect_same_bits(base, run_trajectory(world, fixture, options), "residuals in host memory");
   }
+  expect_same_bits(base,
+                   run_trajectory(world, fixture, {.strategy = Strategy::shard_grad_op, .accumulation = 2}),
+                   "shard_grad_op");
 }
+
+INSTANTIATE_TEST_SUITE_P(Engine, Scheduling,
+                         ::testing::Values("documents", "gqa_tied", "qwen2", "qwen3", "mistral_window"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(Engine, ADroppedStepLeavesNoTrace) {
   auto& world = test_world();

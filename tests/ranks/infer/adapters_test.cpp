@@ -37,7 +37,7 @@ class Adapters : public ::testing::TestWithParam<const char*> {
 device::HostBatch batch_of(const std::vector<std::int32_t>& sequence) {
   const std::int64_t length = std::ssize(sequence) - 1;
   device::HostBatch batch(length);
-  batch.segments = 1;
+  batch.documents = 1;
   std::iota(batch.positions().begin(), batch.positions().end(), 0);
   batch.cu_seqlens()[1] = static_cast<std::int32_t>(length);
   std::copy_n(sequence.begin(), length, batch.tokens().begin());

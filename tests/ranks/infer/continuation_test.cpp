@@ -47,7 +47,7 @@ std::vector<double> whole_logits(fsdp::Engine& engine, const std::vector<std::in
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   std::iota(batch.positions().begin(), batch.positions().end(), 0);
   batch.cu_seqlens()[1] = static_cast<std::int32_t>(shape);
-  batch.segments = 1;
+  batch.documents = 1;
   return engine.logits(batch, length - 1);
 }
 

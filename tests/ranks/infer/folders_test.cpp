@@ -68,7 +68,7 @@ Expected read_expected(const fs::path& folder) {
 device::HostBatch batch_of(std::span<const Sequence> sequences, std::int64_t slots, std::int64_t seq_len) {
   device::HostBatch batch(slots * seq_len);
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
-  batch.segments = slots;
+  batch.documents = slots;
   for (std::int64_t s = 0; s < slots; ++s) {
     const std::int64_t begin = s * seq_len;
     std::iota(batch.positions().begin() + begin, batch.positions().begin() + begin + seq_len, 0);

@@ -222,6 +222,13 @@ TEST_F(Preflight, RefusesTheFoldersThatARunRefuses) {
     std::ofstream(folder_ / "notes/config.ini") << "mine";
   }
   world().barrier();
+  if (world().rank() == 0) {
+    fs::create_directories(folder_ / "linked");
+    fs::create_symlink(folder_ / "nowhere", folder_ / "linked/checkpoints");
+  }
+  world().barrier();
+  c.run.dir = (folder_ / "linked").string();
+  is_refused(c, "checkpoints");
   for (const auto* name : {"file", "link"}) {
     c.run.dir = (folder_ / name).string();
     is_refused(c, "run.dir = " + c.run.dir + " is not a folder");
@@ -359,6 +366,11 @@ TEST_F(Preflight, DoesNotAskThatTheLossFallsWhereTheRunIsFinished) {
   EXPECT_EQ(of(check(c), "steps").verdict, Verdict::pass);
   c.train.steps += 4;
   EXPECT_EQ(of(check(c), "steps").verdict, Verdict::fail);
+  c.optimizer.min_lr = 0;  // the last of many steps: nothing can be asked of 3e-12
+  c.train.steps = 13;
+  c.optimizer.lr = 1e-9;
+  c.optimizer.schedule = optim::Decay::linear;
+  EXPECT_EQ(of(check(c), "steps").verdict, Verdict::pass);
 }
 
 TEST_F(Preflight, SaysThatThereAreNoLabels) {

@@ -24,7 +24,7 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     own.memory_bytes = std::int64_t{1} << (40 + rank);
     own.gpu_process = -rank;
     own.step_microseconds = 7 * rank;
-    own.counts.segments = 3 + rank;
+    own.counts.documents = 3 + rank;
     own.counts.lengths.documents.front() = ranks - rank;
     own.counts.lengths.documents.back() = rank;
     own.busy_microseconds = 10 + rank;
@@ -44,7 +44,7 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     EXPECT_EQ(all.memory_bytes, std::int64_t{1} << (40 + ranks - 1));
     EXPECT_EQ(all.gpu_process, 0);
     EXPECT_EQ(all.step_microseconds, 7 * (ranks - 1));
-    EXPECT_EQ(all.counts.segments, 2 + ranks);
+    EXPECT_EQ(all.counts.documents, 2 + ranks);
     EXPECT_EQ(all.counts.lengths.documents.front(), ranks);
     EXPECT_EQ(all.counts.lengths.documents.back(), ranks - 1);
     EXPECT_EQ(all.busy_microseconds, 10 * ranks + sum);

@@ -408,6 +408,7 @@ TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
   // One whose special token has another name.
   auto renamed = nlohmann::json::parse(read_text(bpe() + "/tokenizer.json"));
   renamed["added_tokens"].back()["content"] = "<|renamed|>";
+  renamed["added_tokens"].back()["special"] = false;
   folder_.write("hf/tokenizer.json", renamed.dump());
   expect_trained("--model.config=hf --model.weights=hf --data.train=bpe.h5",
                  {"warning: data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",

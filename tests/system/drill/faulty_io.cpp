@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
-// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is stat, open (for reading), read, write, fsync or rename, NUMBER
-// counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
+// Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint, on metrics.jsonl or on history.jsonl fail, or
+// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is stat, open (for reading), read, write, fsync, rename, remove or
+// flock (of history.jsonl alone), NUMBER counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
 // of it, then kill), hang, slow (two seconds before it), flip (a bit of it: of a write, in the middle), or an error's name;
 // errors go on from there, but for EIOonce.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
 // the second word says; if there is a third, only once that file is there. FILE is read anew each time.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -54,6 +56,7 @@ Function next(const char* name) {
 }
 
 bool concerns(const std::string& path) {
+  if (fault().call == "flock") return path.ends_with("/history.jsonl");
   return path.find("/checkpoints/step-") != std::string::npos || path.ends_with("/metrics.jsonl");
 }
 
@@ -79,8 +82,10 @@ auto injected(const char* name, const std::string& path, const Call& call, const
   const long number = ++calls;
   if (number < fault().number) return call();
   const auto& what = fault().what;
-  if (what == "ENOSPC" || what == "EIO" || what == "EROFS") {
-    errno = what == "ENOSPC" ? ENOSPC : (what == "EIO" ? EIO : EROFS);
+  for (const auto& [word, error] :
+       {std::pair("ENOSPC", ENOSPC), {"EIO", EIO}, {"EROFS", EROFS}, {"ENOLCK", ENOLCK}}) {
+    if (what != word) continue;
+    errno = error;
     return -1;
   }
   if (number > fault().number) return call();
@@ -218,6 +223,18 @@ int statvfs(const char* path, struct statvfs* status) noexcept {
     break;
   }
   return result;
+}
+
+int flock(int descriptor, int operation) noexcept {
+  static const auto real = next<int (*)(int, int)>("flock");
+  return injected(
+      "flock", path_of(descriptor), [&] { return real(descriptor, operation); }, kNoHalf, kNoFlip);
+}
+
+int remove(const char* path) noexcept {
+  static const auto real = next<int (*)(const char*)>("remove");
+  return injected(
+      "remove", path, [&] { return real(path); }, kNoHalf, kNoFlip);
 }
 
 int rename(const char* from, const char* to) {

@@ -64,6 +64,7 @@ MISTAKES = [
     ("value", "mpirun train --fsdp.shard_group_size=3 --fsdp.strategy=hybrid_shard --run.dir=r", 2,
      "shard_group_size|group", RUN),
     ("value", "train --optimizer.gradient_dtype=bfloat16 --run.dir=r", 2, "reduce_dtype", RUN),
+    ("value", "train --fsdp.nccl_copy_engines=true --run.dir=r", 2, "needs fsdp.nccl_window = true", RUN),
     ("value", "train --fsdp.product_dtype=float8", 2, "use auto or fp8"),
     ("value", "train --fsdp.fp8_gradient_dtype=e5m2", 2, "use float8_e5m2 or float8_e4m3fn"),
     ("value", "train --fsdp.fp8_scales=row", 2, "use tensor or block"),

@@ -84,4 +84,14 @@ with runs.Runs(sys.argv[1]) as of_test:
     (alone / "stop").touch()
     stopped = of_test.call(*of_test.train_command("alone", STEPS)[1:], status=75)
     assert "mpirun" not in stopped.stdout, stopped.stdout
+
+    # What a model generates does not control the terminal: CSI in UTF-8, which comes in two tokens, and ESC.
+    (of_test.folder / "controls").write_bytes("aé\u009b\x1b".encode() * 2000)
+    of_test.call("tokenize", "--tokenizer", "bytes", "--output", "controls.h5", "controls")
+    of_test.train("controls-run", 100, "--data.train=controls.h5", "--data.eval=", "--train.eval_every=0", "--optimizer.lr=3e-2", "--checkpoint.every=0")
+    generate = [of_test.program, "generate", "--weights", "controls-run", "--prompt", "aé", "--max-tokens", "12", "--temperature", "0", "--device", "cpu"]
+    piped = subprocess.run(generate, cwd=of_test.folder, capture_output=True, check=True, timeout=60).stdout
+    assert piped == ("aé\u009b\x1b" * 2 + "aé\n").encode(), piped
+    shown = Terminal(of_test, *generate)
+    assert shown.status() == 0 and shown.text.splitlines()[-1].split(CLEAR)[-1].split("\x1b[K")[-1] == "aéaéaé", shown.text
 print("few lines, and one that changes")

@@ -44,19 +44,15 @@ class PlanTuning : public ::testing::Test {
   }
 
   void place(const MachineRequest& request, const train::RunShape& shape, std::int64_t sequences_of_a_rank) {
-    shape_ = shape;
     config_.train.global_batch = sequences_of_a_rank * shape.ranks;
-    machine_ = machine_of(request, config_, shape_);
-    shape_ = train::resolved(shape_, config_);
-    place_ranks(request, shape_, machine_);
-    figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(shape_));
+    machine_ = machine_of(request, config_, shape);
+    figures_ = figures_of(request, machine_, config_, train::nodes_of_ranks(machine_.shape));
   }
   plan::TunedConfig tuned() const {
     return plan::tune_config({.config = config_,
                               .kept = kept_,
                               .keeps = [&](const Config& other) { return are_kept(kept_, config_, other); },
                               .name_of = key_of,
-                              .shape = shape_,
                               .machine = machine_,
                               .figures = *figures_});
   }
@@ -69,7 +65,7 @@ class PlanTuning : public ::testing::Test {
   };
   /// With all its micro-batches. @throws UserError for what cannot be had
   Planned plan_of(const Config& config) const {
-    const train::CompiledRun run = train::compile_run(config, shape_);
+    const train::CompiledRun run = train::compile_run(config, machine_.shape);
     const fsdp::AvailableMemory memory = machine_.memory();
     const std::int64_t bytes = memory.needed_on_device(run.compiled.arena_bytes, run.mesh, run.options);
     if (!memory.holds(run.compiled.arena_bytes, run.mesh, run.options)) return {.bytes = bytes};
@@ -106,7 +102,6 @@ class PlanTuning : public ::testing::Test {
   TemporaryFolder folder_;
   Config config_;
   std::set<std::string> kept_;
-  train::RunShape shape_;
   plan::Machine machine_;
   std::optional<plan::Figures> figures_;
 };
@@ -125,13 +120,13 @@ void vary(std::vector<Config>& all, const Values& values, const Set& set) {
 }
 
 std::vector<Config> PlanTuning::all_configurations() const {
-  const std::int64_t sequences = config_.train.global_batch / machine_.ranks;
+  const std::int64_t sequences = config_.train.global_batch / machine_.shape.ranks;
   std::vector<Config> all;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     std::vector<Config> of_strategy = {train::with_strategy(config_, strategy)};
     if (fsdp::is_hybrid(strategy)) {
       std::vector<int> sizes;
-      for (int size = 2; size < machine_.ranks; size *= 2) sizes.push_back(size);
+      for (int size = 2; size < machine_.shape.ranks; size *= 2) sizes.push_back(size);
       vary(of_strategy, sizes, [](Config& c, int size) { c.fsdp.shard_group_size = size; });
     }
     if (fsdp::has_replicas(strategy)) {

@@ -10,8 +10,8 @@ using ::testing::HasSubstr;
 
 std::vector<std::int32_t> to_vector(std::span<std::int32_t> values) { return {values.begin(), values.end()}; }
 
-std::vector<std::int32_t> segments(device::HostBatch& batch) {
-  return to_vector(batch.cu_seqlens().first(static_cast<std::size_t>(batch.segments + 1)));
+std::vector<std::int32_t> documents(device::HostBatch& batch) {
+  return to_vector(batch.cu_seqlens().first(static_cast<std::size_t>(batch.documents + 1)));
 }
 
 /// Tokens 10 .. 21 in documents of 3, 0, 4 and 5 tokens: [10 11 12] [] [13 14 15 16] [17 18 19 20 21].
@@ -30,8 +30,8 @@ TEST(MakeBatch, KeepsDocumentsApart) {
   EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
   EXPECT_THAT(to_vector(batch.labels()), ElementsAre(11, 12, -1, 14, 15, 16, -1, 18, 19, 20));
   EXPECT_THAT(to_vector(batch.positions()), ElementsAre(0, 1, 2, 0, 1, 0, 1, 0, 1, 2));
-  EXPECT_THAT(segments(batch), ElementsAre(0, 3, 5, 7, 10));
-  EXPECT_EQ(batch.segments, 4);
+  EXPECT_THAT(documents(batch), ElementsAre(0, 3, 5, 7, 10));
+  EXPECT_EQ(batch.documents, 4);
   EXPECT_EQ(batch.valid_labels, 8);
 }
 
@@ -43,7 +43,7 @@ TEST(MakeBatch, JoinsDocumentsWithoutTheMask) {
   EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(15, 16, 17, 18, 19, 10, 11, 12, 13, 14));
   EXPECT_THAT(to_vector(batch.labels()), ElementsAre(16, 17, 18, 19, 20, 11, 12, 13, 14, 15));
   EXPECT_THAT(to_vector(batch.positions()), ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
-  EXPECT_THAT(segments(batch), ElementsAre(0, 5, 10));
+  EXPECT_THAT(documents(batch), ElementsAre(0, 5, 10));
   EXPECT_EQ(batch.valid_labels, 10);
 }
 
@@ -54,7 +54,7 @@ TEST(MakeBatch, TakesOneDocumentPerSample) {
       file, {.seq_len = 3, .micro_batch = 3, .document_mask = true, .vocabulary = 256}, {2, 0, 1});
   EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(7, 8, 9, 1, 2, 3, 4, 5, 6));
   EXPECT_THAT(to_vector(batch.labels()), ElementsAre(8, 9, -1, 2, 3, -1, 5, 6, -1));
-  EXPECT_THAT(segments(batch), ElementsAre(0, 3, 6, 9));
+  EXPECT_THAT(documents(batch), ElementsAre(0, 3, 6, 9));
   EXPECT_EQ(batch.valid_labels, 6);
 }
 
@@ -63,7 +63,7 @@ TEST(MakeBatch, TakesRowsOfIds) {
   EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(1, 2, 4, 5));
   EXPECT_THAT(to_vector(batch.labels()), ElementsAre(2, 3, 5, 6));
   EXPECT_THAT(to_vector(batch.positions()), ElementsAre(0, 1, 0, 1));
-  EXPECT_THAT(segments(batch), ElementsAre(0, 2, 4));
+  EXPECT_THAT(documents(batch), ElementsAre(0, 2, 4));
   EXPECT_EQ(batch.valid_labels, 4);
   EXPECT_THROW(data::make_batch(std::vector<std::int32_t>{1, 2, 3, 4}, 2), Error);  // not whole rows
 }
@@ -75,13 +75,13 @@ TEST(MakeBatch, TakesDocumentsOfOneTokenAndSequencesOfOne) {
       data::make_batch(file, {.seq_len = 2, .micro_batch = 1, .document_mask = true, .vocabulary = 256}, {0});
   EXPECT_THAT(to_vector(one.labels()), ElementsAre(-1, -1));
   EXPECT_THAT(to_vector(one.positions()), ElementsAre(0, 0));
-  EXPECT_THAT(segments(one), ElementsAre(0, 1, 2));
+  EXPECT_THAT(documents(one), ElementsAre(0, 1, 2));
   EXPECT_EQ(one.valid_labels, 0);
   auto two = data::make_batch(
       file, {.seq_len = 1, .micro_batch = 2, .document_mask = false, .vocabulary = 256}, {1, 0});
   EXPECT_THAT(to_vector(two.tokens()), ElementsAre(2, 1));
   EXPECT_THAT(to_vector(two.labels()), ElementsAre(3, 2));
-  EXPECT_THAT(segments(two), ElementsAre(0, 1, 2));
+  EXPECT_THAT(documents(two), ElementsAre(0, 1, 2));
 }
 
 TEST(MakeBatch, LeavesEmptySlots) {
@@ -92,7 +92,7 @@ TEST(MakeBatch, LeavesEmptySlots) {
   EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(0, 0, 0, 16, 17, 18, 0, 0, 0));
   EXPECT_THAT(to_vector(batch.labels()), ElementsAre(-1, -1, -1, -1, 18, 19, -1, -1, -1));
   EXPECT_THAT(to_vector(batch.positions()), ElementsAre(0, 1, 2, 0, 0, 1, 0, 1, 2));
-  EXPECT_THAT(segments(batch), ElementsAre(0, 3, 4, 6, 9));
+  EXPECT_THAT(documents(batch), ElementsAre(0, 3, 4, 6, 9));
   EXPECT_EQ(batch.valid_labels, 2);
 }
 
@@ -108,7 +108,7 @@ TEST(MakeBatch, NeverPredictsWhatTheLossMaskHides) {
     // Positions 11 to 20: 12, 15, 18 are masked, 13 begins a document.
     EXPECT_THAT(to_vector(batch.labels()), ElementsAre(77, -1, -1, 98, -1, 112, 119, -1, 133, 140,  //
                                                        7, 14, -1, 28, 35, -1, 49, 56, -1, 70));
-    EXPECT_THAT(segments(batch), ElementsAre(0, 3, 10, 20));
+    EXPECT_THAT(documents(batch), ElementsAre(0, 3, 10, 20));
     EXPECT_EQ(batch.valid_labels, 13);
   }
 }

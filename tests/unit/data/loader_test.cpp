@@ -25,7 +25,7 @@ data::TokenFile numbered_file(const TemporaryFolder& folder, std::int32_t tokens
 }
 
 bool same(const device::HostBatch& a, const device::HostBatch& b) {
-  return std::ranges::equal(a.values(), b.values()) && a.segments == b.segments &&
+  return std::ranges::equal(a.values(), b.values()) && a.documents == b.documents &&
          a.valid_labels == b.valid_labels;
 }
 

@@ -161,19 +161,19 @@ TEST_F(TokenizeChat, LabelsAreWhatTheAssistantSays) {
     auto batch = data::make_batch(
         out.file, {.seq_len = kRow, .micro_batch = 1, .document_mask = true, .vocabulary = 261}, {row});
     std::vector<std::int32_t> wanted(kRow), got(batch.labels().begin(), batch.labels().end());
-    std::vector<std::int32_t> segments{0};
+    std::vector<std::int32_t> documents{0};
     for (std::int64_t i = 0; i < kRow; ++i) {
       const auto next = row * kRow + i + 1;
       const bool starts = std::binary_search(out.starts.begin(), out.starts.end(), next);
       wanted[static_cast<std::size_t>(i)] = !starts && out.mask[static_cast<std::size_t>(next)] == 1
                                                 ? out.ids[static_cast<std::size_t>(next)]
                                                 : -1;
-      if (starts && i + 1 < kRow) segments.push_back(static_cast<std::int32_t>(i + 1));
+      if (starts && i + 1 < kRow) documents.push_back(static_cast<std::int32_t>(i + 1));
     }
-    segments.push_back(kRow);
+    documents.push_back(kRow);
     EXPECT_EQ(got, wanted);
-    EXPECT_THAT(batch.cu_seqlens().first(static_cast<std::size_t>(batch.segments + 1)),
-                ::testing::ElementsAreArray(segments));
+    EXPECT_THAT(batch.cu_seqlens().first(static_cast<std::size_t>(batch.documents + 1)),
+                ::testing::ElementsAreArray(documents));
     valid += batch.valid_labels;
   }
   // All that is learnt is a label of some row: also what follows the end of a row in a conversation that is

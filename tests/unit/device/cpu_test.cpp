@@ -41,13 +41,13 @@ class CpuDeviceTest : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Threads, CpuDeviceTest, ::testing::Values(1, 2, 3));
 
 std::vector<Layout> layouts() {
-  return {one_segment(1),   one_segment(7),    one_segment(65),    one_segment(130),
-          single_tokens(7), single_tokens(65), mixed_segments(65), mixed_segments(130)};
+  return {one_document(1),  one_document(7),   one_document(65),    one_document(130),
+          single_tokens(7), single_tokens(65), mixed_documents(65), mixed_documents(130)};
 }
 
 TEST_P(CpuDeviceTest, EmbeddingIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
-  for (const Layout& layout : {one_segment(1), one_segment(130)}) {
+  for (const Layout& layout : {one_document(1), one_document(130)}) {
     for (const std::int64_t hidden : {20, 80, 288}) expect_like_reference(*device, embedding(layout, hidden));
   }
 }
@@ -75,7 +75,7 @@ TEST_P(CpuDeviceTest, QkvRopeIsLikeTheReference) {
     expect_like_reference(*device, qkv_rope(layout, 80, {4, 2, 20}));
     expect_like_reference(*device, qkv_rope(layout, 80, {3, 1, 16}));
   }
-  expect_like_reference(*device, qkv_rope(mixed_segments(130), 288, {6, 6, 64}));
+  expect_like_reference(*device, qkv_rope(mixed_documents(130), 288, {6, 6, 64}));
 }
 
 TEST_P(CpuDeviceTest, QkvTransformsAreLikeTheReference) {
@@ -91,7 +91,7 @@ TEST_P(CpuDeviceTest, QkvTransformsAreLikeTheReference) {
 TEST_P(CpuDeviceTest, AttentionWithAWindowIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const std::int64_t window : {1, 3, 16, 63, 64, 65, 1000}) {
-    for (const Layout& layout : {one_segment(7), one_segment(200), mixed_segments(130)}) {
+    for (const Layout& layout : {one_document(7), one_document(200), mixed_documents(130)}) {
       expect_like_reference(*device, attention(layout, {4, 2, 16, window}));
       expect_like_reference(*device, attention(layout, {3, 1, 20, window}));
     }
@@ -103,8 +103,8 @@ TEST_P(CpuDeviceTest, AttentionWithAWindowIsLikeTheReference) {
 // A window that holds all of a document is none, bit by bit.
 TEST_P(CpuDeviceTest, AttentionWithAWideWindowHasTheSameBits) {
   const auto device = device::make_cpu_device(threads());
-  const OperationCase all = attention(mixed_segments(130), {4, 2, 16}),
-                      wide = attention(mixed_segments(130), {4, 2, 16, 130});
+  const OperationCase all = attention(mixed_documents(130), {4, 2, 16}),
+                      wide = attention(mixed_documents(130), {4, 2, 16, 130});
   Session s(*device, DType::float32);
   expect_all_same(wide.forward(s, all.inputs), all.forward(s, all.inputs));
 }
@@ -137,7 +137,7 @@ TEST_P(CpuDeviceTest, AdaptersAreLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const auto adapted : {Adapted::qkv, Adapted::projection, Adapted::gate_up}) {
     for (const double dropout : {0.0, 0.25}) {
-      for (const Layout& layout : {one_segment(1), mixed_segments(130)})
+      for (const Layout& layout : {one_document(1), mixed_documents(130)})
         expect_like_reference(*device, adapters(adapted, layout, 5, dropout));
     }
   }
@@ -176,12 +176,12 @@ TEST_P(CpuDeviceTest, SwiGluAgainHasTheSameBits) {
 TEST_P(CpuDeviceTest, HeadIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const std::int32_t tokens : {1, 7, 65, 130}) {
-    expect_like_reference(*device, linear_cross_entropy(one_segment(tokens), 80));
-    expect_like_reference(*device, tied_head(one_segment(tokens), 80));
+    expect_like_reference(*device, linear_cross_entropy(one_document(tokens), 80));
+    expect_like_reference(*device, tied_head(one_document(tokens), 80));
   }
-  expect_like_reference(*device, linear_cross_entropy(one_segment(300), 80));  // more than one chunk
+  expect_like_reference(*device, linear_cross_entropy(one_document(300), 80));  // more than one chunk
   for (const std::int64_t every : {1, 2, 7, 1000}) {  // all tokens have a label, some, none
-    Layout layout = one_segment(300);
+    Layout layout = one_document(300);
     layout.label_every = every;
     expect_like_reference(*device, linear_cross_entropy(layout, 80));
   }
@@ -210,12 +210,12 @@ TEST(CpuKernels, AllVariantsAgree) {
   for (const device::Kernels* kernels : variants) {
     SCOPED_TRACE(kernels->name);
     device::CpuDevice device(2, *kernels);
-    expect_like_reference(device, embedding(one_segment(65), 80));
+    expect_like_reference(device, embedding(one_document(65), 80));
     expect_like_reference(device, rms_norm(65, 83));
-    expect_like_reference(device, qkv_rope(mixed_segments(65), 80, {4, 2, 20}));
-    expect_like_reference(device, attention(mixed_segments(130), {6, 2, 20}));
+    expect_like_reference(device, qkv_rope(mixed_documents(65), 80, {4, 2, 20}));
+    expect_like_reference(device, attention(mixed_documents(130), {6, 2, 20}));
     expect_like_reference(device, gate_up_swiglu(65, 80, 177));
-    expect_like_reference(device, linear_cross_entropy(mixed_segments(65), 80));
+    expect_like_reference(device, linear_cross_entropy(mixed_documents(65), 80));
   }
 }
 
@@ -254,12 +254,12 @@ TEST(CpuRows, NormsOfTooLargeNumbersAreNoNumbers) {
   }
 }
 
-// The bits of a segment do not depend on what else is in the batch.
-TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
+// The bits of a document do not depend on what else is in the batch.
+TEST(CpuAttention, DocumentsDoNotTouchEachOther) {
   const auto device = device::make_cpu_device(2);
   const device::AttentionShape shape{4, 2, 16};
   const OperationCase both = attention({"", {70, 33}}, shape);
-  OperationCase second = attention(one_segment(33), shape);
+  OperationCase second = attention(one_document(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
                                both.inputs[0].data.end());
   Session s(*device, DType::float32);
@@ -271,7 +271,7 @@ TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
 // Scores far apart: e^x underflows to zero, and nothing overflows.
 TEST(CpuAttention, LargeScoresDoNotOverflow) {
   const auto device = device::make_cpu_device(2);
-  OperationCase op = attention(one_segment(65), {2, 1, 16});
+  OperationCase op = attention(one_document(65), {2, 1, 16});
   for (double& v : op.inputs[0].data)
     v *= 16;  // scores of about +- 1000: probabilities are 0 or 1, their errors 1000 times eps
   const auto reference_device = device::make_reference_device();
@@ -282,7 +282,7 @@ TEST(CpuAttention, LargeScoresDoNotOverflow) {
 TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
-  const OperationCase op = linear_cross_entropy(one_segment(65), 80);
+  const OperationCase op = linear_cross_entropy(one_document(65), 80);
   const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
   for (std::int64_t t = 3; t < 65; t += 5) {
     for (std::int64_t i = 0; i < 80; ++i)
@@ -293,7 +293,7 @@ TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
 TEST(CpuHead, NumbersThatAreNotFiniteShow) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
-  OperationCase op = linear_cross_entropy(one_segment(7), 80);
+  OperationCase op = linear_cross_entropy(one_document(7), 80);
   op.inputs[0].data[80] = std::nan("");
   EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
   op.inputs[0].data[80] = std::numeric_limits<double>::infinity();
@@ -312,7 +312,7 @@ TEST(CpuDeviceRules, RefusesOtherTypesAndWrongShapes) {
       device->run(device::op::Linear{.x = f.output(2, 3), .weight = f.output(4, 5), .y = f.output(2, 4)}),
       Error);
   EXPECT_THROW(device->sizes().attention_workspace({4, 2, 16}, 8, 8, DType::bfloat16), Error);
-  const Layout layout = one_segment(9);
+  const Layout layout = one_document(9);
   EXPECT_THROW(device->run(device::op::Attention{.documents = documents_of(f.batch(layout), 8),
                                                  .shape = {2, 1, 8},
                                                  .qkv = f.output(9, 32),
@@ -330,7 +330,7 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
   const device::AttentionShape shape{6, 2, 64};
   EXPECT_EQ(sizes->attention_workspace(shape, 512, 256, DType::float32),
             device->sizes().attention_workspace(shape, 512, 256, DType::float32));
-  // Never a segment x segment matrix: it grows with the length, not its square.
+  // Never a document x document matrix: it grows with the length, not its square.
   const auto bytes = [&](std::int64_t longest) {
     return sizes->attention_backward_workspace(shape, longest, longest, DType::float32, 0);
   };

@@ -8,15 +8,15 @@ namespace {
 
 /// Sizes that fill no vector and divide by no number of threads; LinearCrossEntropy in more than one chunk.
 std::vector<OperationCase> operations() {
-  return {embedding(one_segment(65), 83),
+  return {embedding(one_document(65), 83),
           rms_norm(1, 83),
           rms_norm(65, 83),
-          qkv_rope(mixed_segments(65), 83, {3, 1, 6}),
-          qkv_rope(mixed_segments(65), 83, {3, 1, 6}, Transform::bias),
-          qkv_rope(mixed_segments(65), 83, {3, 1, 6}, Transform::norms),
+          qkv_rope(mixed_documents(65), 83, {3, 1, 6}),
+          qkv_rope(mixed_documents(65), 83, {3, 1, 6}, Transform::bias),
+          qkv_rope(mixed_documents(65), 83, {3, 1, 6}, Transform::norms),
           projection_residual(65, 83, 37),
           gate_up_swiglu(65, 83, 21),
-          linear_cross_entropy(one_segment(301), 13)};
+          linear_cross_entropy(one_document(301), 13)};
 }
 
 /// Bit by bit equal to the run with the weight's gradient, but for that gradient, which is not there.

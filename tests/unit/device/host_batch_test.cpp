@@ -11,11 +11,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-TEST(HostBatch, IsPaddedWithEmptySegmentsAlone) {
+TEST(HostBatch, IsPaddedWithEmptyDocumentsAlone) {
   device::HostBatch batch(6);
-  batch.cut_into_segments(3);
+  batch.cut_into_documents(3);
   std::vector<std::int32_t> values(batch.values().begin(), batch.values().end());
-  device::HostBatch::pad_segments(values, batch.segments, 4);
+  device::HostBatch::pad_documents(values, batch.documents, 4);
   const auto offsets = batch.cu_seqlens();
   ASSERT_THAT(offsets, ElementsAre(0, 3, 6, 0, 0, 0, 0));
   offsets[3] = offsets[4] = 6;

@@ -65,7 +65,7 @@ void expect_accumulates(const OperationCase& op) {
 }
 
 std::vector<OperationCase> reference_operations() {
-  const Layout mixed = mixed_segments(21);
+  const Layout mixed = mixed_documents(21);
   Layout small = mixed;
   small.vocabulary = 31;
   return {embedding(mixed, 12),
@@ -73,8 +73,8 @@ std::vector<OperationCase> reference_operations() {
           qkv_rope(mixed, 24, {4, 2, 8}),
           qkv_rope(mixed, 24, {4, 2, 8}, Transform::bias),
           qkv_rope(mixed, 24, {4, 2, 8}, Transform::norms),
-          attention(one_segment(13), {2, 2, 8}),
-          attention(one_segment(13), {2, 1, 8, 4}),
+          attention(one_document(13), {2, 2, 8}),
+          attention(one_document(13), {2, 1, 8, 4}),
           attention(mixed, {4, 2, 6}),
           attention(mixed, {6, 2, 8}),
           attention(single_tokens(5), {3, 1, 4}),
@@ -101,7 +101,7 @@ TEST(Reference, GradientsAreAddedWhereAsked) {
 }
 
 TEST(Reference, HeadLossOfBackwardIsThatOfForward) {
-  const OperationCase op = linear_cross_entropy(mixed_segments(21), 16);
+  const OperationCase op = linear_cross_entropy(mixed_documents(21), 16);
   const auto device = device::make_reference_device();
   Session session(*device, DType::float64);
   EXPECT_EQ(op.forward(session, op.inputs)[0].data[0],
@@ -128,7 +128,7 @@ TEST(Reference, AttentionOfTwoTokensIsTheFormulas) {
   const device::AttentionShape shape{1, 1, 1};
   const Tensor qkv = s.upload({2, 3, {1, 0, 10, 2, 1.5, 20}});  // q, k, v of two tokens
   const Tensor out = s.output(2, 1), log_sum_exp = s.output(1, 2);
-  device->run(device::op::Attention{.documents = documents_of(s.batch(one_segment(2)), 2),
+  device->run(device::op::Attention{.documents = documents_of(s.batch(one_document(2)), 2),
                                     .shape = shape,
                                     .qkv = qkv,
                                     .out = out,
@@ -156,7 +156,7 @@ void expect_cached_attention_is_attention(const device::AttentionShape& shape) {
   constexpr std::int32_t kTokens = 11;
   const Values qkv = normal(kTokens, shape.qkv_cols(), "qkv");
   const Tensor whole = s.upload(qkv), out = s.output(kTokens, shape.query_cols());
-  device->run(device::op::Attention{.documents = documents_of(s.batch(one_segment(kTokens)), kTokens),
+  device->run(device::op::Attention{.documents = documents_of(s.batch(one_document(kTokens)), kTokens),
                                     .shape = shape,
                                     .qkv = whole,
                                     .out = out,
@@ -165,7 +165,7 @@ void expect_cached_attention_is_attention(const device::AttentionShape& shape) {
   const Tensor cache = s.output(kTokens, 2 * shape.key_value_cols());
   std::int32_t kv_len = 0;
   for (const std::int32_t tokens : {3, 1, 1, 6}) {
-    device::Batch batch = s.batch(one_segment(tokens));
+    device::Batch batch = s.batch(one_document(tokens));
     batch.kv_len = kv_len;
     const Tensor part = s.output(tokens, shape.query_cols());
     device->run(device::op::CachedAttention{.kv_len = batch.kv_len,
@@ -189,7 +189,7 @@ TEST(Reference, CachedAttentionIsAttention) {
 TEST(Reference, AWindowOfOneTokenIsTheValue) {
   const auto device = device::make_reference_device();
   Session s(*device, DType::float64);
-  const OperationCase op = attention(one_segment(5), {1, 1, 2, 1});
+  const OperationCase op = attention(one_document(5), {1, 1, 2, 1});
   const Values out = op.forward(s, op.inputs)[0];
   for (std::size_t t = 0; t < 5; ++t) {
     for (std::size_t d = 0; d < 2; ++d)

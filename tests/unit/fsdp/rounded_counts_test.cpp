@@ -24,7 +24,7 @@ BatchCounts random_documents(const RandomStream& random, std::uint64_t& drawn, s
     for (std::int64_t left = kShape.seq_len; left > 0;) {
       const auto bits = random.bits(drawn++) % static_cast<std::uint64_t>(most);
       const std::int64_t length = std::min(left, 1 + static_cast<std::int64_t>(bits));
-      ++counts.segments;
+      ++counts.documents;
       ++counts.lengths.documents.at(device::LengthClasses::of(length));
       left -= length;
     }
@@ -54,7 +54,7 @@ TEST(RoundedCounts, AreFewHoweverManyStepsThereAre) {
       EXPECT_GE(number, real);
       EXPECT_LE(std::popcount(static_cast<std::uint64_t>(number)), 1) << number;
     };
-    expect_rounded(counts.segments, documents.segments);
+    expect_rounded(counts.documents, documents.documents);
     for (std::size_t c = 0; c < documents.lengths.documents.size(); ++c)
       expect_rounded(counts.lengths.documents[c], documents.lengths.documents[c]);
     before = counts;
@@ -67,7 +67,7 @@ TEST(RoundedCounts, AreFewHoweverManyStepsThereAre) {
 TEST(RoundedCounts, OfLabelsAreQuartersOfAMicroBatch) {
   RoundedCounts rounded;
   device::HostBatch batch(kShape.tokens());
-  batch.cut_into_segments(64);
+  batch.cut_into_documents(64);
   const auto counted = [&](std::int64_t labels) {
     batch.valid_labels = labels;
     return rounded.of(batch.counts(), kShape).valid_labels;

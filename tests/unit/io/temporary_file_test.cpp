@@ -52,13 +52,13 @@ TEST(TemporaryFiles, AreRemovedOnceTheirProcessIsDead) {
   waitpid(writer, nullptr, 0);
 }
 
-TEST(TemporaryFiles, OfAFolderTheFlightRecordsStay) {
+TEST(TemporaryFiles, OfAFolderTheEntryThatIsKeptStays) {
   const TemporaryFolder folder;
   const auto clear_what_is_left = [&](const std::vector<std::string>& files) {
     const pid_t writer = writer_of(folder / "check", files);
     kill(writer, SIGKILL);
     waitpid(writer, nullptr, 0);
-    io::clear_leftovers(folder / "check", {});
+    io::clear_leftovers(folder / "check", {}, "flight");
   };
   clear_what_is_left({"checkpoints/step-1.h5", "checkpoints/step-1.h5.half"});
   EXPECT_THAT(names_in(folder.path()), IsEmpty());

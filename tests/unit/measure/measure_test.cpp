@@ -34,8 +34,8 @@ Row collective(const std::string& name, double bytes, double seconds) {
 }
 
 Result result_of_two_ranks() {
-  Result result{
-      .device = "a CPU", .gpu = "cpu", .ranks = 2, .nodes = 1, .ranks_on_node = 2, .threads = 1, .rows = {}};
+  Result result{.device = "a CPU", .gpu = "cpu", .ranks = 2, .nodes = 1, .ranks_on_node = 2, .rows = {}};
+  result.shape.threads = 1;
   // Half of the rate at 96: an edge of 32 of each of three sides.
   result.rows = {product(96, 0.1), product(96 * 99, 0.198),
                  // 3 microseconds, and half of the bytes at 5 GB/s

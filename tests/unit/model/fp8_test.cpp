@@ -33,7 +33,7 @@ LlamaConfig fp8_config() {
 
 device::HostBatch fp8_batch() {
   device::HostBatch batch(kFp8Shape.tokens());
-  batch.segments = 1;
+  batch.documents = 1;
   batch.cu_seqlens()[1] = static_cast<std::int32_t>(kFp8Shape.tokens());
   for (std::int32_t t = 0; t < kFp8Shape.tokens(); ++t) {
     const auto token = static_cast<std::size_t>(t);

@@ -107,7 +107,7 @@ device::HostBatch make_batch() {
     batch.positions()[t] = static_cast<std::int32_t>(t);
     batch.valid_labels += t != 4;
   }
-  batch.segments = 1;
+  batch.documents = 1;
   batch.cu_seqlens()[1] = static_cast<std::int32_t>(kShape.tokens());
   return batch;
 }

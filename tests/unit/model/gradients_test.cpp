@@ -18,7 +18,7 @@ struct GradientCase {
   const char* name;
   std::int64_t query_heads, key_value_heads, head_dim;
   bool tied, scaled_rope;
-  std::vector<std::int32_t> segments;  ///< lengths, 2 sequences of 9 tokens
+  std::vector<std::int32_t> documents;  ///< lengths, 2 sequences of 9 tokens
 };
 
 void PrintTo(const GradientCase& c, std::ostream* out) { *out << c.name; }
@@ -41,11 +41,11 @@ LlamaConfig config_of(const GradientCase& c) {
   return config;
 }
 
-device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt19937& random) {
+device::HostBatch make_batch(const std::vector<std::int32_t>& documents, std::mt19937& random) {
   device::HostBatch batch(kGradientShape.tokens());
   std::int32_t at = 0;
-  for (const std::int32_t length : segments) {
-    batch.cu_seqlens()[static_cast<std::size_t>(batch.segments++)] = at;
+  for (const std::int32_t length : documents) {
+    batch.cu_seqlens()[static_cast<std::size_t>(batch.documents++)] = at;
     for (std::int32_t i = 0; i < length; ++i, ++at) {
       const auto token = static_cast<std::size_t>(at);
       batch.tokens()[token] = static_cast<std::int32_t>(random() % 23);
@@ -54,7 +54,7 @@ device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt1
       batch.valid_labels += batch.labels()[token] >= 0;
     }
   }
-  batch.cu_seqlens()[static_cast<std::size_t>(batch.segments)] = at;
+  batch.cu_seqlens()[static_cast<std::size_t>(batch.documents)] = at;
   return batch;
 }
 
@@ -102,7 +102,7 @@ class Gradients : public ::testing::TestWithParam<GradientCase> {
 // more) leaves room for both; a wrong term is off by 1e-2.
 TEST_P(Gradients, EqualCentralDifferences) {
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  const device::HostBatch batch = make_batch(GetParam().segments, random_);
+  const device::HostBatch batch = make_batch(GetParam().documents, random_);
   const double loss = runner_.backward(batch, 1.0 / static_cast<double>(batch.valid_labels));
   EXPECT_NEAR(loss, runner_.loss_sum(batch), 1e-13 * loss);
 
@@ -126,7 +126,7 @@ TEST_P(Gradients, EqualCentralDifferences) {
 
 /// Two micro-batches with the same 1 / tokens leave the sum of their gradients, to rounding.
 TEST_P(Gradients, OfMicroBatchesAddUp) {
-  const device::HostBatch a = make_batch(GetParam().segments, random_), b = make_batch({9, 9}, random_);
+  const device::HostBatch a = make_batch(GetParam().documents, random_), b = make_batch({9, 9}, random_);
   const double inverse_tokens = 1.0 / static_cast<double>(a.valid_labels + b.valid_labels);
   const auto gradients = [&] {
     std::vector<std::vector<double>> all;
@@ -148,11 +148,11 @@ TEST_P(Gradients, OfMicroBatchesAddUp) {
   }
 }
 
-TEST_P(Gradients, DoNotCrossSegments) {
-  // The logits of a token depend on its own segment only: what stands in the others may change.
-  const device::HostBatch batch = make_batch(GetParam().segments, random_);
+TEST_P(Gradients, DoNotCrossDocuments) {
+  // The logits of a token depend on its own document only: what stands in the others may change.
+  const device::HostBatch batch = make_batch(GetParam().documents, random_);
   device::HostBatch other = batch;
-  const std::int32_t first = GetParam().segments[0];
+  const std::int32_t first = GetParam().documents[0];
   for (std::size_t t = static_cast<std::size_t>(first); t < other.tokens().size(); ++t) {
     other.tokens()[t] = (other.tokens()[t] + 1) % 23;
   }

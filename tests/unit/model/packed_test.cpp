@@ -95,7 +95,7 @@ class Packed : public ::testing::TestWithParam<Kind> {
 
 TEST_P(Packed, HasTheLossAndGradientsOfItsDocuments) {
   auto row = row_of(kConversations, kRow);
-  ASSERT_EQ(row.segments, 4) << "three conversations and what fills the row";
+  ASSERT_EQ(row.documents, 4) << "three conversations and what fills the row";
   const double inverse_tokens = 1.0 / static_cast<double>(row.valid_labels);
   const auto packed = runner(row);
   const double loss = packed->backward(row, inverse_tokens);

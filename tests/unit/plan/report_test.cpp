@@ -58,7 +58,8 @@ Compiled compile(const Case& c) {
   result.mesh = fsdp::make_device_mesh(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
   result.compiled =
       fsdp::compile_model(*result.model, result.options, result.mesh, *device::make_cpu_sizes(2));
-  const Machine machine{.device = "cpu", .ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2};
+  const Machine machine{.device = "cpu",
+                        .shape = {.ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2}};
   result.report = make_report(*result.model, {machine, result.options, result.mesh}, result.compiled);
   return result;
 }
@@ -131,14 +132,15 @@ TEST(Report, HasTheCompiledArenas) {
 }
 
 TEST(Report, CountsWhatProcessesTakeOfAMachine) {
-  const Machine cpus{.memory_bytes = 1 << 30, .ranks = 3, .ranks_per_node = 2};
+  const Machine cpus{.memory_bytes = 1 << 30, .shape = {.ranks = 3, .ranks_per_node = 2}};
   const fsdp::AvailableMemory of_cpus = cpus.memory();
   EXPECT_TRUE(of_cpus.one_memory);
   EXPECT_EQ(of_cpus.on_device, 1 << 30);
   EXPECT_EQ(of_cpus.on_host, std::nullopt) << "not known";
   EXPECT_EQ(of_cpus.process_on_device, kProcessBytes);
-  const Machine gpus{
-      .backend = comm::Backend::nccl, .host_memory_bytes = 1 << 20, .ranks = 3, .ranks_per_node = 2};
+  const Machine gpus{.backend = comm::Backend::nccl,
+                     .host_memory_bytes = 1 << 20,
+                     .shape = {.ranks = 3, .ranks_per_node = 2}};
   const fsdp::AvailableMemory of_gpus = gpus.memory();
   EXPECT_FALSE(of_gpus.one_memory);
   EXPECT_EQ(of_gpus.on_device, std::nullopt);
