@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/tensor_parts.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/first_failure.hpp"

@@ -17,6 +17,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/posix_file.hpp"
 #include "llampi/train/config_rules.hpp"
 #include "llampi/train/renamed_values.hpp"
 

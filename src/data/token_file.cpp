@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "data/token_format.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/io/hdf5.hpp"
 #include "llampi/io/posix_file.hpp"
 
@@ -91,13 +93,20 @@ void Column::read_copy(const io::hdf5::Dataset& dataset) {
   }
 }
 
+/// As many as there are. Of a file that could be opened a failure is the system's.
+std::size_t read_opened(const io::PosixFile& file, std::int64_t offset, std::span<std::byte> bytes) try {
+  return file.read_at(offset, bytes);
+} catch (const io::FileError& error) {
+  throw Error(error.what());
+}
+
 template <class T, class Convert>
 void Column::read_as(const io::PosixFile& file, std::int64_t begin, std::int64_t count,
                      Convert convert) const {
   std::vector<T> elements(static_cast<std::size_t>(count));
   const auto bytes = std::as_writable_bytes(std::span(elements));
   if (copy_.empty()) {
-    if (file.read_at(offset_ + begin * width_, bytes) != bytes.size()) refuse_truncated();
+    if (read_opened(file, offset_ + begin * width_, bytes) != bytes.size()) refuse_truncated();
   } else {
     std::copy_n(copy_.begin() + begin * width_, bytes.size(), bytes.begin());
   }

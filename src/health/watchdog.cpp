@@ -25,6 +25,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/process.hpp"
 #include "llampi/health/flight_request.hpp"
 
 namespace llampi::health {

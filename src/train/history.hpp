@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/train/config.hpp"
 #include "train/growing_file.hpp"
 
 namespace llampi::train {

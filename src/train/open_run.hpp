@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/health/side_work.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "llampi/optim/schedule.hpp"

@@ -7,6 +7,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/optim/loss_scaler.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint, on metrics.jsonl or on history.jsonl fail, or
-// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is stat, open (for reading), read, write, fsync, rename, remove or
-// flock (of history.jsonl alone), NUMBER counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
+// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is stat, open (for reading), read, write, fsync, rename, remove,
+// flock (of history.jsonl alone) or data (reading train.h5), NUMBER counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
 // of it, then kill), hang, slow (two seconds before it), flip (a bit of it: of a write, in the middle), or an error's name;
 // errors go on from there, but for EIOonce.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
@@ -57,6 +57,7 @@ Function next(const char* name) {
 
 bool concerns(const std::string& path) {
   if (fault().call == "flock") return path.ends_with("/history.jsonl");
+  if (fault().call == "data") return path.ends_with("/train.h5");
   return path.find("/checkpoints/step-") != std::string::npos || path.ends_with("/metrics.jsonl");
 }
 
@@ -127,8 +128,8 @@ template <class... Arguments>
 ssize_t read_at(const char* symbol, int descriptor, void* data, std::size_t bytes, Arguments... offset) {
   const auto real = next<ssize_t (*)(int, void*, std::size_t, Arguments...)>(symbol);
   return injected(
-      "read", path_of(descriptor), [&] { return real(descriptor, data, bytes, offset...); }, kNoHalf,
-      kNoFlip);
+      fault().call == "data" ? "data" : "read", path_of(descriptor),
+      [&] { return real(descriptor, data, bytes, offset...); }, kNoHalf, kNoFlip);
 }
 
 int open_at(const char* symbol, const char* path, int flags, mode_t mode) {

@@ -43,5 +43,17 @@ for io in direct hdf5; do
         rm -rf "$run"
     done
 done
+
+# The data, in the middle of a run: a fault of the system, which job scripts try again.
+run=data
+status=0
+FAULTY_IO=0:data:60:EIO LD_PRELOAD=$faulty_io start $run 2 "${options[@]}" --checkpoint.every=3
+wait_for_job || status=$?
+wait_for_ranks
+((status == 1)) || fail "data that cannot be read ended with status $status"
+grep -qE "^llampi: rank 0 on .*train.h5.*; the newest checkpoint is of step [0-9]+$" $run.log || fail "it is not said what could not be read"
+start $run 2 "${options[@]}"
+wait_for_job || fail "the run does not continue"
+same_as_undisturbed $run || fail "data that could not be read"
 ((hit >= 8)) || fail "only $hit of 18 faults were met"
 echo "$hit faults"
