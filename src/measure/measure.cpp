@@ -118,15 +118,13 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   result.ranks = world.size();
   result.nodes = topology.nodes;
   result.ranks_on_node = topology.local_ranks;
-  const train::RunShape shape =
-      shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
-  result.shape = shape;
+  result.shape = shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
   const Bench bench{.world = world,
                     .compute = compute,
                     .config = config,
                     .settings = settings,
-                    .shape = shape,
-                    .attention = plan::attention_kernels(shape.memory.backend, config.run.attention,
+                    .shape = result.shape,
+                    .attention = plan::attention_kernels(result.shape.memory.backend, config.run.attention,
                                                          config.run.deterministic),
                     .rows = result.rows};
   if (settings.strategies_only) {

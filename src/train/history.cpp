@@ -20,8 +20,6 @@ HistoryLine line_of(const char* event, double time) {
   return {{"event", event}, {"time", std::round(time * 1e3) / 1e3}};
 }
 
-std::string text_of(const HistoryLine& line) { return json_text(line); }
-
 /// There is a file then.
 const std::filesystem::path& made(const std::filesystem::path& file) {
   std::error_code ignored;
@@ -52,13 +50,13 @@ std::string start_json(const JobStart& start, double time) {
   line["device"] = start.device;
   line["planned_bytes"] = start.planned_bytes;
   line["peak_bytes"] = start.peak_bytes;
-  return text_of(line);
+  return json_text(line);
 }
 
 std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, double time) {
   HistoryLine line = line_of("memory", time);
   line["used_bytes"] = used_bytes;
-  return text_of(line);
+  return json_text(line);
 }
 
 std::string checkpoint_json(std::int64_t step, const std::string& file, CheckpointContent content,
@@ -68,7 +66,7 @@ std::string checkpoint_json(std::int64_t step, const std::string& file, Checkpoi
   line["file"] = file;
   line["content"] = word_of(content);
   line["seconds"] = std::round(seconds * 1e3) / 1e3;
-  return text_of(line);
+  return json_text(line);
 }
 
 std::string end_json(const JobEnd& end, double time) {
@@ -76,7 +74,7 @@ std::string end_json(const JobEnd& end, double time) {
   line["step"] = end.step;
   line["outcome"] = end.outcome;
   if (!end.reason.empty()) line["reason"] = end.reason;
-  return text_of(line);
+  return json_text(line);
 }
 
 std::vector<SavedCheckpoint> saved_checkpoints(const std::filesystem::path& run_dir) {

@@ -82,17 +82,16 @@ class FilesOfNodes {
 /// Nodes of which all ranks are among `ranks`, and the other ranks.
 std::vector<std::string> FilesOfNodes::names_of(const std::vector<int>& ranks) const {
   const auto& node_of_rank = world_.topology().node_of_rank;
-  std::map<int, int> named;
-  for (const int rank : ranks) ++named[node_of_rank[static_cast<std::size_t>(rank)]];
+  std::map<int, int> of_node;
+  for (const int rank : ranks) ++of_node[node_of_rank[static_cast<std::size_t>(rank)]];
   std::vector<std::string> names;
   for (const int rank : ranks) {
     const int node = node_of_rank[static_cast<std::size_t>(rank)];
     const auto& host = hosts_[static_cast<std::size_t>(rank)];
-    if (std::abs(named[node]) < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
+    if (of_node[node] < std::count(node_of_rank.begin(), node_of_rank.end(), node)) {
       names.push_back(comm::format_rank(rank, host));
-    } else if (named[node] > 0) {
+    } else if (std::ranges::find(node_of_rank, node) - node_of_rank.begin() == rank) {  // once
       names.push_back("node " + host);
-      named[node] = -named[node];  // once
     }
   }
   return names;

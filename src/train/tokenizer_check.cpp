@@ -20,17 +20,15 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Of the first ids of a tokenizer; empty where it is unknown.
-struct Hashes {
-  std::string all = {};       ///< vocabulary_hash()
-  std::string ordinary = {};  ///< ordinary_hash()
-};
+using HashOfIds = std::function<std::string(std::int64_t ids)>;
 
 /// Something that is in a tokenizer's ids.
 struct Speaker {
-  std::string what;             ///< "data.train = train.h5"
-  std::string tokenizer;        ///< as Tokenizer::name(); empty: unknown
-  std::int64_t vocabulary = 0;  ///< 0: unknown
-  std::function<Hashes(std::int64_t ids)> hash = nullptr;
+  std::string what;              ///< "data.train = train.h5"
+  std::string tokenizer;         ///< as Tokenizer::name(); empty: unknown
+  std::int64_t vocabulary = 0;   ///< 0: unknown
+  HashOfIds hash = nullptr;      ///< vocabulary_hash()
+  HashOfIds ordinary = nullptr;  ///< ordinary_hash(), where there is the other
 };
 
 /// What gives a path: a key, or an option.
@@ -41,11 +39,11 @@ std::string given(const char* key, const fs::path& path) {
 
 Speaker file_speaker(const char* key, const data::TokenFile* file) {
   if (file == nullptr) return {};
-  const auto known = [file](std::int64_t ids) {
-    if (ids != file->vocabulary()) return Hashes();
-    return Hashes{file->notes().tokenizer_hash, file->notes().ordinary_hash};
+  const auto known = [file](std::string data::TokenFileNotes::*hash) {
+    return [file, hash](std::int64_t ids) { return ids == file->vocabulary() ? file->notes().*hash : ""; };
   };
-  return {given(key, file->path()), file->tokenizer(), file->vocabulary(), known};
+  return {given(key, file->path()), file->tokenizer(), file->vocabulary(),
+          known(&data::TokenFileNotes::tokenizer_hash), known(&data::TokenFileNotes::ordinary_hash)};
 }
 
 /// Of a folder that may hold a tokenizer.
@@ -53,11 +51,13 @@ Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) 
   if (!tokenizer::holds_tokenizer(folder)) return {};
   try {
     const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::make_tokenizer(folder.string());
-    const auto known = [tokenizer](std::int64_t ids) {
-      if (ids <= 0 || ids > tokenizer->vocabulary()) return Hashes();
-      return Hashes{tokenizer::vocabulary_hash(*tokenizer, ids), tokenizer::ordinary_hash(*tokenizer, ids)};
+    const auto known = [tokenizer](std::string (*hash)(const tokenizer::Tokenizer&, std::int64_t)) {
+      return [tokenizer, hash](std::int64_t ids) {
+        return 0 < ids && ids <= tokenizer->vocabulary() ? hash(*tokenizer, ids) : "";
+      };
     };
-    return {given(key, folder), tokenizer->name(), tokenizer->vocabulary(), known};
+    return {given(key, folder), tokenizer->name(), tokenizer->vocabulary(), known(tokenizer::vocabulary_hash),
+            known(tokenizer::ordinary_hash)};
   } catch (const UserError& error) {
     log.info("whether the data fit the tokenizer of {} is not known: {}", folder.string(), error.what());
     return {};
@@ -81,11 +81,11 @@ std::optional<bool> fits(const Speaker& data, const Speaker& other) {
   if ((data.tokenizer == "bytes") != (other.tokenizer == "bytes")) return false;
   if (data.hash && other.hash) {
     const auto here = data.hash(data.vocabulary), there = other.hash(data.vocabulary);
-    if (!here.all.empty() && !there.all.empty()) {
-      if (here.all == there.all) return true;
-      const bool differ =
-          !here.ordinary.empty() && !there.ordinary.empty() && here.ordinary != there.ordinary;
-      if (data.tokenizer == other.tokenizer && !differ) return std::nullopt;
+    if (!here.empty() && !there.empty()) {
+      if (here == there) return true;
+      if (data.tokenizer != other.tokenizer) return false;
+      const auto ours = data.ordinary(data.vocabulary), theirs = other.ordinary(data.vocabulary);
+      if (ours.empty() || theirs.empty() || ours == theirs) return std::nullopt;
       return false;
     }
   }

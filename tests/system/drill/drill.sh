@@ -4,6 +4,8 @@
 #
 #   prepare SOURCE LLAMPI       an empty folder with a model and a token file; enters it
 #   start RUN RANKS [OPTION...] starts the run, or continues it, in the background: $job is mpirun
+#   train_undisturbed RANKS [OPTION...]
+#                               the run `undisturbed`, with which the others are compared
 #   wait_for_job                until $job has ended; returns its status
 #   same_as_undisturbed RUN     metrics and checkpoint are those of the run that nobody disturbed, and nothing else is left
 
@@ -43,6 +45,12 @@ wait_for_job() {
     ) >/dev/null 2>&1 &
     disown
     wait "$job" 2>/dev/null
+}
+
+train_undisturbed() {
+    run=undisturbed
+    start $run "$@"
+    wait_for_job || fail "the undisturbed run failed"
 }
 
 # Until no process of the run is left.

@@ -11,9 +11,7 @@ faulty_io=$3
 read -ra options <<<"${DRILL_OPTIONS:-}"
 prepare "$1" "$2"
 
-run=undisturbed
-start $run 2
-wait_for_job || fail "the undisturbed run failed"
+train_undisturbed 2
 
 faults=(0:write:3:ENOSPC 1:write:9:ENOSPC 0:fsync:2:EIO 1:fsync:1:EIO 0:rename:2:EROFS 0:rename:2:kill 0:rename:3:killed 1:write:7:short
     0:write:30:short 1:write:5:EIO)

@@ -10,9 +10,7 @@ steps=12
 faulty_io=$3
 prepare "$1" "$2"
 
-run=undisturbed
-start $run 2
-wait "$job" || fail "the undisturbed run failed"
+train_undisturbed 2
 
 declare -A jobs
 for async in false true; do

@@ -10,10 +10,8 @@ trials=$3
 RANDOM=$4
 prepare "$1" "$2"
 
-run=undisturbed
-start $run 2
 begin=$EPOCHREALTIME
-wait_for_job || fail "the undisturbed run failed"
+train_undisturbed 2
 milliseconds=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
 
 kills=0

@@ -9,9 +9,8 @@ faulty_io=$3
 prepare "$1" "$2"
 
 options=(--optimizer.schedule=constant) # or the schedule would depend on the number of steps
-steps=9 run=undisturbed
-start $run 2 "${options[@]}"
-wait_for_job || fail "the undisturbed run failed"
+steps=9
+train_undisturbed 2 "${options[@]}"
 steps=6
 start half 2 "${options[@]}"
 wait_for_job || fail "the first half failed"

@@ -20,9 +20,7 @@ expect() {
     grep -qE "$pattern" "$run.log" || fail "the log of $run does not say: $pattern"
 }
 
-run=undisturbed
-start $run 2
-wait_for_job || fail "the undisturbed run failed"
+train_undisturbed 2
 plenty=1000000000
 
 run=refused

@@ -11,9 +11,7 @@ stops=$4
 RANDOM=$5
 prepare "$1" "$2"
 
-run=undisturbed
-start $run "$ranks"
-wait "$job" || fail "the undisturbed run failed"
+train_undisturbed "$ranks"
 
 stopped=0
 while ((stopped < stops)); do

@@ -9,9 +9,7 @@ steps=12
 faulty_io=$3
 prepare "$1" "$2"
 
-run=undisturbed
-start $run 2
-wait_for_job || fail "the undisturbed run failed"
+train_undisturbed 2
 
 # expect FAULT PATTERN [OPTION...]: the run $run must be done, and its log have a line like the pattern
 expect() {
