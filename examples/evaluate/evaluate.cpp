@@ -8,21 +8,14 @@
 #include <string_view>
 
 #include "llampi/comm/comm.hpp"
-#include "llampi/data/token_file.hpp"
-#include "llampi/infer/session.hpp"
 #include "llampi/train/evaluate.hpp"
 
 using namespace llampi;
 
 void run(comm::World& world, const char* weights, const char* tokens, std::int64_t seq_len) {
   const Log log;  // silent; with a function it is given what is worth telling
-  const infer::InferenceSession session =
-      infer::open_for_inference(world, weights, {.sequences = 1, .seq_len = seq_len}, {}, log);
-  const data::TokenFile file(tokens);
-  const data::BatchOptions batches{
-      .seq_len = seq_len, .micro_batch = 1, .vocabulary = session.config.vocab_size};
-  const auto evaluation = train::evaluate_file(world, *session.engine, file, batches);
-  if (world.rank() == 0) fmt::print("loss {:.6f} over {} tokens\n", evaluation->loss, evaluation->tokens);
+  const auto evaluation = train::evaluate(world, weights, tokens, {.seq_len = seq_len}, log);
+  if (world.rank() == 0) fmt::print("loss {:.6f} over {} tokens\n", evaluation.loss, evaluation.tokens);
 }
 
 int main(int argc, char** argv) {

@@ -77,14 +77,14 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
   }
   if (tokenizer::holds_tokenizer(request.output)) {
     log.warning(
-        "no tokenizer is known for the model: the one that {} held stays there; name the folder of another "
-        "with --tokenizer",
+        "no tokenizer was found for the model: the one already in {} is kept; replace it with --tokenizer "
+        "FOLDER",
         request.output.string());
     return;
   }
   if (request.is_over_bytes) return log.info("tokenizer: none, the tokens of the model are bytes");
   log.warning(
-      "no tokenizer is known for the model: copy its files into {}, or name their folder with --tokenizer",
+      "no tokenizer was found for the model: copy its files into {}, or name their folder with --tokenizer",
       request.output.string());
 }
 
@@ -218,10 +218,13 @@ void open_base(const fs::path& base, const fs::path& adapter, Exported& exported
       exported.config = model::LlamaConfig::read(base);
       exported.source = open_safetensors(base, exported.config.tie_word_embeddings);
       return;
-    case FileKind::checkpoint:
-      exported.config = llama_of(read_checkpoint_summary(base).texts, base);
+    case FileKind::checkpoint: {
+      const auto texts = read_checkpoint_summary(base).texts;
+      exported.config = llama_of(texts, base);
       exported.source = open_checkpoint_weights(base);
+      if (exported.chat_template.empty()) exported.chat_template = texts.chat_template;
       return;
+    }
     case FileKind::tokens:
       throw_user_error("--base {} is a token file; give the model that the adapters belong to",
                        base.string());

@@ -161,6 +161,7 @@ FileKind identify(const fs::path& path) try {
   }
   throw_user_error("{} is neither a llampi checkpoint nor a token file", path.string());
 } catch (const io::hdf5::Failure& failure) {
+  io::hdf5::throw_if_unreadable(failure, path);
   throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
 }
 

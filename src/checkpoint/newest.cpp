@@ -37,16 +37,17 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files
                                               std::vector<Refused>& refused, const Log& log) {
   auto newest = newest_readable(files, refused, log);
   if (newest || files.empty()) return newest;
-  std::vector<std::string> names;
+  std::vector<std::string> older;
   std::set<std::string> folders;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
-    names.push_back(file->string());
+    if (*file != files.back()) older.push_back(file->string());
     folders.insert(file->parent_path().string());
   }
   throw_user_error(
-      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move {} away "
-      "to start from the beginning",
-      run_dir, fmt::join(names, ", "), find(refused, files.back())->reason, fmt::join(folders, " and "));
+      "{} has no checkpoint that can be read: {}{}; restore one from a backup, or move {} away to start over",
+      run_dir, find(refused, files.back())->reason,
+      older.empty() ? "" : fmt::format("; older ones are refused too: {}", fmt::join(older, ", ")),
+      fmt::join(folders, " and "));
 }
 
 bool is_run_folder(const fs::path& folder) {

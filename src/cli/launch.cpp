@@ -35,11 +35,12 @@ Launch inspect_launch(int ranks, const std::function<std::string(const char*)>& 
     const int started = number(variable(launcher.size));
     if (started < 2) continue;
     return {Launch::Verdict::wrong,
-            fmt::format("{} started {} processes, but to MPI this is a job of one: they do not find each "
-                        "other; start with {}",
-                        launcher.name, started,
-                        step ? "srun --mpi=pmix, or with mpirun"
-                             : "the mpirun of the Open MPI that llampi was built with (llampi --version)"),
+            fmt::format(
+                "{} started {} processes, but each has an MPI_COMM_WORLD of size 1: launcher and MPI do not "
+                "match; start with {}",
+                launcher.name, started,
+                step ? "srun --mpi=pmix, or with mpirun"
+                     : "the mpirun of the Open MPI that llampi was built with (llampi --version)"),
             number(variable(launcher.rank)) == 0};
   }
   const int tasks = number(variable("SLURM_NTASKS"));

@@ -26,7 +26,7 @@ Table run_options(train::Config& c) {
   return {
       {"run.dir",
        &c.run.dir,
-       "folder that the run writes everything into, on several nodes one that all of them share",
+       "folder for everything the run writes; with several nodes, on a file system that they share",
        {.name = "FOLDER"}},
       {"run.device", one_of(c.run.device),
        "device to compute on. auto: GPUs if every rank can have its own, otherwise CPUs"},
@@ -39,8 +39,8 @@ Table run_options(train::Config& c) {
       {"run.resume",
        spelled_resume(c.run.resume),
        "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
-       "has checkpoints; FILE, FOLDER: this checkpoint, or the newest one of the run in this folder; but if run.dir has "
-       "checkpoints of a run that began from it, the newest of those",
+       "has checkpoints; FILE, FOLDER: start a new run from this checkpoint, or from the newest one of the run in this folder; once run.dir has "
+       "checkpoints of the new run, continue from its newest",
        {.name = "auto|never|FILE|FOLDER"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "
@@ -77,9 +77,9 @@ Table run_options(train::Config& c) {
        {.name = "auto|MIB"}},
       {"run.logits_workspace",
        spelled_mebibytes(c.run.logits_workspace),
-       "GPU memory in MiB for the logits of the loss. The loss is computed for as many tokens at a time as have their logits in "
-       "it, and reads and writes the gradient of the head's weight each time. auto: enough for a whole micro-batch if that "
-       "fits, otherwise 1024; with fsdp.sum_order = tree always 1024. Another number of tokens at a time changes the last bits",
+       "GPU memory in MiB for the logits of the loss. The loss is computed in chunks of as many tokens as fit; each chunk reads and writes the "
+       "gradient of the head's weight. auto: enough for a whole micro-batch if that "
+       "fits, otherwise 1024; with fsdp.sum_order = tree always 1024. Another chunk size changes the last bits",
        {.name = "auto|MIB"}},
       {"run.tuning",
        spelled_tuning(c.run.tuning),
@@ -194,7 +194,8 @@ Table optimizer_options(train::Config& c) {
   return {
       {"optimizer.lr", &c.optimizer.lr, "peak learning rate, reached after warm-up", {.range = kPositive}},
       {"optimizer.min_lr", &c.optimizer.min_lr, "final learning rate", {.range = kAtLeastZero}},
-      {"optimizer.schedule", one_of(c.optimizer.schedule), "decay of the learning rate after warm-up"},
+      {"optimizer.schedule", one_of(c.optimizer.schedule),
+       "decay of the learning rate after warm-up, to optimizer.min_lr in the last step"},
       {"optimizer.warmup_steps",
        &c.optimizer.warmup_steps,
        "number of steps of linear learning-rate warm-up",

@@ -224,7 +224,7 @@ void check_options(const PlanRequest& r) {
 /// Few nodes have more than the usual number of GPUs, and links inside a node are several times as fast.
 void warn_of_one_large_node(const std::optional<plan::Figures>& figures, const plan::Machine& machine,
                             const Log& log) {
-  if (!figures || !figures->machine || machine.backend != comm::Backend::nccl || machine.nodes() > 1) return;
+  if (!figures || !figures->machine || !machine.on_gpu() || machine.nodes() > 1) return;
   const double usual = figures->machine->value_or("gpus_per_node", 0);
   if (usual == 0 || machine.shape.ranks <= usual) return;
   log.warning(

@@ -37,12 +37,12 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
     return given > 0 ? given : figures ? figures->value_or(key, otherwise) : otherwise;
   };
   plan::NetworkSpeed network;
-  network.ranks_share_nics = machine.backend == comm::Backend::mpi;
+  network.ranks_share_nics = !machine.on_gpu();
   network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9,
                      value(0, "in_node_latency_us", kInNodeLatency * 1e6) * 1e-6};
   // A GPU does not reach the NICs of others that are idle.
   const bool is_of_file = figures && r.network_gb_s == 0;  // otherwise it is of the user's nodes
-  const double sharers = is_of_file && machine.backend == comm::Backend::nccl
+  const double sharers = is_of_file && machine.on_gpu()
                              ? std::max<double>(per_node, figures->value_or("gpus_per_node", 1))
                              : per_node;
   network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / sharers,
@@ -55,7 +55,7 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
 void add_host_memory(const MachineRequest& r, plan::Machine& machine) {
   const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
   if (bytes == 0) return;
-  if (machine.backend == comm::Backend::nccl) {
+  if (machine.on_gpu()) {
     if (machine.memory_bytes == 0)
       throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
     machine.host_memory_bytes = bytes;
@@ -86,13 +86,12 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
     if (std::ranges::find(names, machine.device) == names.end()) machine.device = "cuda";
   } else if (machine.device == kAsConfigured)
     machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
-  if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
   if (const auto* gpu = known_gpu(machine.device)) machine.memory_bytes = gpu->memory_bytes;
   if (r.memory_gib > 0) {
     machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
     machine.memory_option = "--memory";
   }
-  if (machine.on_gpu()) shape.hardware = train::Hardware::gpu;
+  if (machine.device != "cpu") shape.backend = comm::Backend::nccl;
   if (const auto* gpu = known_gpu(machine.device)) {
     shape.gpu = machine.device;
     shape.gpu_major = gpu->major;
@@ -127,16 +126,16 @@ std::optional<plan::Figures> figures_of(const MachineRequest& r, const plan::Mac
   }
   figures.speed.flops_per_second = r.tflops * 1e12;
   figures.speed.node_of_rank = node_of_rank;
-  figures.speed.backend = machine.backend;
+  figures.speed.backend = machine.shape.backend;
   figures.speed.network = network_of(r, machine, figures.machine);
-  figures.speed.shares_communicators = machine.backend == comm::Backend::nccl && config.fsdp.nccl_split_share;
+  figures.speed.shares_communicators = machine.on_gpu() && config.fsdp.nccl_split_share;
   figures.speed.network.sends_parts_apart =
-      machine.backend == comm::Backend::nccl && config.fsdp.reduction == comm::Reduction::tree;
+      machine.on_gpu() && config.fsdp.reduction == comm::Reduction::tree;
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =
         figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;
   figures.attention =
-      plan::attention_kernels(machine.backend, config.run.attention, config.run.deterministic);
+      plan::attention_kernels(machine.shape.backend, config.run.attention, config.run.deterministic);
   return figures;
 }
 

@@ -34,11 +34,12 @@ const Command& find_command(const std::string& name) {
 int dispatch(const Arguments& arguments) {
   if (arguments.empty()) {
     print(help_text());
-    throw_user_error("no command is given; llampi train --help tells how to begin");
+    throw_user_error("no command given; llampi train --help shows how to start");
   }
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h" || first == "help") {
-    print(help_text());
+    const bool of_command = first == "help" && arguments.size() > 1;
+    print(of_command ? help_text(find_command(arguments[1]).manual()) : help_text());
     return kDone;
   }
   if (first == "--version") {

@@ -78,7 +78,8 @@ std::vector<Option> options_of(TokenizeRequest& r) {
       template_date_option(r.template_date, "--format chat: "),
       {"loss", one_of(o.loss), "--format chat: tokens that the loss is computed on"},
       {"too-long", one_of(o.too_long),
-       "--format chat: what to do with conversations longer than a sequence. cut: split into sequences of their own"},
+       "--format chat: what to do with conversations longer than --seq-len. cut: continue them in further sequences; drop: leave them out and "
+       "count them; refuse: end with an error"},
       {"held-out",
        &o.held_out,
        "fraction of documents to hold out for evaluation (0.01 = 1 %)",

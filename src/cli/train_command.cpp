@@ -29,7 +29,10 @@ std::vector<Option> options_of(TrainRequest& r) {
 constexpr const char* kTrainUsage =
     R"(Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]
 
-Trains a model, or continues a run.
+Trains a model, or continues a run. Required are data.train, model.config (or a folder as model.weights), and
+train.steps or train.epochs. For example:
+
+  mpirun -n 8 llampi train --config run.ini --run.dir=runs/a --train.steps=1000
 
 The command line overrides the environment of rank 0 (LLAMPI_TRAIN_STEPS for train.steps), which
 overrides the configuration file; other keys have their defaults. If an option is given twice, the

@@ -152,7 +152,8 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
       file_(record, options_.run_dir, {.rank = rank_, .ranks = ranks_, .host = host_, .reason = ""},
             options_.holds_run_dir) {
   if (!relay_.can_send() && ranks_ > 1) {
-    log.warning("MPI does not let a second thread call it: each rank watches only itself");
+    log.warning(
+        "MPI does not provide MPI_THREAD_MULTIPLE: ranks cannot exchange heartbeats, and each watches only itself");
   }
   link_processes();
   last_look_ = started_ = steady_seconds();

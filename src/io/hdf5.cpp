@@ -295,21 +295,34 @@ bool has_link(hid_t group, const std::string& path) {
   }
 }
 
-// What is missing is looked for only where it cannot be opened: that takes longer than opening.
+namespace {
+
+/// Tries only once: after an error of the operating system, HDF5 may keep the part of the object's header that it has read, and would
+/// then open an object that seems to lack the rest. What is missing is looked for only where it cannot be opened: that takes
+/// longer than opening.
+/// @param call its name
+hid_t open_object(hid_t group, const std::string& path, decltype(H5Dopen2)* open, const char* call,
+                  H5I_type_t wanted, const char* word) {
+  const hid_t opened = open(group, path.c_str(), H5P_DEFAULT);
+  if (opened >= 0) return opened;
+  try {
+    fail(call, SourceLocation::current());
+  } catch (const Failure& failure) {
+    if (failure.system_error().empty()) require_object(group, path, wanted, word);
+    throw;
+  }
+}
+
+}  // namespace
+
 Dataset open_dataset(hid_t group, const std::string& path) {
   const Hdf5Lock lock;
-  const auto open = [&] { return H5Dopen2(group, path.c_str(), H5P_DEFAULT); };
-  if (const hid_t dataset = open(); dataset >= 0) return Dataset(dataset);
-  require_object(group, path, H5I_DATASET, "dataset");
-  return Dataset(check(open(), "H5Dopen2"));
+  return Dataset(open_object(group, path, H5Dopen2, "H5Dopen2", H5I_DATASET, "dataset"));
 }
 
 Group open_group(hid_t group, const std::string& path) {
   const Hdf5Lock lock;
-  const auto open = [&] { return H5Gopen2(group, path.c_str(), H5P_DEFAULT); };
-  if (const hid_t opened = open(); opened >= 0) return Group(opened);
-  require_object(group, path, H5I_GROUP, "group");
-  return Group(check(open(), "H5Gopen2"));
+  return Group(open_object(group, path, H5Gopen2, "H5Gopen2", H5I_GROUP, "group"));
 }
 
 std::vector<std::int64_t> shape(hid_t dataset) {

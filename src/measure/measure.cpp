@@ -98,8 +98,8 @@ train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, i
   train::RunShape shape = train::shape_of(world.topology());
   shape.threads = static_cast<int>(-least[0]);
   shape.memory = fsdp::available_to_all(world, compute);
+  shape.backend = compute.world().backend();
   if (compute.on_gpu()) {
-    shape.hardware = train::Hardware::gpu;
     shape.gpu = gpu.name;
     shape.gpu_major = static_cast<int>(least[1] / 100);
     shape.gpu_minor = static_cast<int>(least[1] % 100);

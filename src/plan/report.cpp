@@ -92,13 +92,13 @@ std::string Machine::memory_in_words() const {
 
 fsdp::AvailableMemory Machine::memory() const {
   const auto known = [](std::int64_t bytes) { return bytes > 0 ? std::optional(bytes) : std::nullopt; };
-  const bool on_cpus = backend == comm::Backend::mpi;
-  return {.backend = backend,
+  const bool on_cpus = !on_gpu();
+  return {.backend = shape.backend,
           .one_memory = on_cpus,
           .on_device = known(memory_bytes),
           .on_host = known(host_memory_bytes),
           .ranks_on_host = most_ranks_on_a_node(),
-          .process_on_device = on_cpus ? kProcessBytes : context_bytes(backend),
+          .process_on_device = on_cpus ? kProcessBytes : context_bytes(shape.backend),
           .process_on_host = kProcessBytes};
 }
 

@@ -209,8 +209,8 @@ Json choices_json(const Job& job, const ChoicesReport& choices) {
 
 Json fit_json(const Machine& machine, const FitReport& fit) {
   return {{"process_bytes", kProcessBytes},
-          {"context_bytes", context_bytes(machine.backend)},
-          {"loaded_later_bytes", fsdp::loaded_later_bytes(machine.backend)},
+          {"context_bytes", context_bytes(machine.shape.backend)},
+          {"loaded_later_bytes", fsdp::loaded_later_bytes(machine.shape.backend)},
           {"graph_bytes", fit.graph_bytes},
           {"communicator_bytes", fit.communicator_bytes},
           {"needed_bytes", fit.needed_bytes},

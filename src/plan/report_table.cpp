@@ -92,9 +92,9 @@ std::string format_arenas(const Machine& machine, const MemoryReport& memory, co
   text += besides("program and libraries, about", machine.on_gpu() ? 2 * kColumn : kColumns, kProcessBytes,
                   "not part of what is planned");
   if (!machine.on_gpu()) return text;
-  text +=
-      besides("CUDA context, its libraries", kColumn, context_bytes(machine.backend), "measured on one H100");
-  text += besides("kernels that are loaded later", kColumn, fsdp::loaded_later_bytes(machine.backend),
+  text += besides("CUDA context, its libraries", kColumn, context_bytes(machine.shape.backend),
+                  "measured on one H100");
+  text += besides("kernels that are loaded later", kColumn, fsdp::loaded_later_bytes(machine.shape.backend),
                   "measured on one H100");
   if (fit.graph_bytes > 0)
     text += besides("CUDA graphs", kColumn, fit.graph_bytes, "an estimate, not measured yet");
@@ -154,8 +154,8 @@ std::vector<MemoryColumn> memory_columns(const Machine& machine, const FitReport
   using fsdp::Arena;
   if (!machine.on_gpu())  // one memory
     return {{"always", {}, false, kProcessBytes}, {"at the peak", {}, true, kProcessBytes}};
-  const std::int64_t on_gpu =
-      context_bytes(machine.backend) + fsdp::loaded_later_bytes(machine.backend) + fit.graph_bytes;
+  const std::int64_t on_gpu = context_bytes(machine.shape.backend) +
+                              fsdp::loaded_later_bytes(machine.shape.backend) + fit.graph_bytes;
   return {{"GPU, always", Arena::device, false, on_gpu, fit.communicator_bytes},
           {"GPU, at the peak", Arena::device, true, on_gpu, fit.communicator_bytes},
           {"host, at the peak", Arena::host, true, kProcessBytes}};

@@ -28,7 +28,7 @@ namespace {
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
 constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are printed
 
-bool on_gpu(const TuneQuestion& q) { return q.machine.shape.hardware == train::Hardware::gpu; }
+bool on_gpu(const TuneQuestion& q) { return q.machine.on_gpu(); }
 
 /// That lie inside nodes, or take whole nodes, and that of the configuration; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
@@ -435,7 +435,7 @@ TunedConfig tune_config(const TuneQuestion& q) {
     tuned.configured = trials.exactly(q.config);
   } catch (const UserError& error) {
     refused = sentence_of(error, q.name_of);
-    tuned.notes.push_back("the configuration as it is cannot be had: " + refused);
+    tuned.notes.push_back("the configuration as given is refused: " + refused);
   }
   const auto model = model::make_llama(model::LlamaConfig::read(q.config.model.config));
   const TuneSpace space = space_of(q, *model, tuned.notes);

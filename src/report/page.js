@@ -618,7 +618,7 @@ function drawMemory() {
 function drawHistory() {
   const section = document.getElementById('history');
   const rows = runs.flatMap((run, r) => run.jobs.map((event, i, all) => {
-    const lost = event.kind === 'start' && i > 0 && all[i - 1].kind === 'start' ? '; the job before ended without saying why' : '';
+    const lost = event.kind === 'start' && i > 0 && all[i - 1].kind === 'start' ? '; the previous job ended without reporting a reason' : '';
     const what = event.kind === 'end' ? `ended: ${event.outcome}` : describeStart(event) + lost;
     const checkpoints = event.checkpoints > 0 ? `${event.checkpoints} (${duration(event.checkpoint_seconds)} each)` : '';
     return element('tr', {}, element('td', {}, swatch(r), run.name), element('td', {}, date(event.time)), element('td', {}, what),

@@ -115,7 +115,7 @@ double last_time(const Run& run) {
 std::string state_of(const Run& run, double now) {
   const double silent = now - std::fmax(last_time(run), run.running_since);  // it may have just begun
   if (run.running && silent > kSilentSeconds)
-    return fmt::format("silent for {} ({} had the folder)", format_duration(silent), *run.running);
+    return fmt::format("no output for {} (last: {})", format_duration(silent), *run.running);
   if (run.running) return fmt::format("running ({})", *run.running);
   if (run.history.empty())
     return run.steps.size() > 0 && run.last_step() == planned_steps(run) ? "done" : "not running";
@@ -124,7 +124,7 @@ std::string state_of(const Run& run, double now) {
   if (last.kind == HistoryEvent::Kind::checkpoint && last.step == planned_steps(run))
     return "done";  // only the last line is missing
   return run.killed_by ? fmt::format("ended: {} (flight records)", *run.killed_by)
-                       : "ended without saying why";
+                       : "ended without reporting a reason";
 }
 
 }  // namespace

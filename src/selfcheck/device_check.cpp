@@ -540,8 +540,7 @@ std::string failure_of(const std::vector<ComparedTensor>& compared) {
   if (first == compared.end()) return {};
   const auto others = std::count_if(compared.begin(), compared.end(), failed) - 1;
   return fmt::format(
-      "{} differs by {:.2g} of its norm, and rounding explains {:.2g}{}", first->name, first->error,
-      first->allowed,
+      "{}: relative error {:.2g}, and rounding explains {:.2g}{}", first->name, first->error, first->allowed,
       others == 0 ? "" : fmt::format(" ({} more of {} tensors differ too)", others, compared.size()));
 }
 

@@ -78,7 +78,7 @@ struct ComparedPieces {
 /// @param options.seq_len with documents of two classes of lengths
 std::vector<ComparedPieces> compare_pieces(device::Device& device, const DeviceCheckOptions& options);
 
-/// "gradient of lm_head.weight differs by 0.31 of its norm, and rounding explains 0.032 (so do 2 more of 40
+/// "gradient of lm_head.weight: relative error 0.31, and rounding explains 0.032 (so do 2 more of 40
 /// tensors)"; empty if all passed.
 std::string failure_of(const std::vector<ComparedTensor>& compared);
 

@@ -55,10 +55,10 @@ void check_gpus(comm::World& world, const comm::Compute& compute, const GpuCheck
   const int rank = static_cast<int>(first - failures.begin());
   const auto hosts = world.all_gather(fmt::format(
       "{}, {} {}", world.topology().host, compute.gpu_properties.name, compute.gpu_properties.bus_id));
-  throw comm::CommonError(
-      fmt::format("the GPU of rank {} ({}) does not compute in {} what the CPU does: {}; use cpu as the "
-                  "device, and please report it with what llampi check and llampi --version print",
-                  rank, hosts[static_cast<std::size_t>(rank)], computed, *first));
+  throw comm::CommonError(fmt::format(
+      "the GPU of rank {} ({}) failed its self-check in {}: {}; leave its node out, as the GPU may be faulty; if others fail "
+      "too, use run.device = cpu, and please report it with what llampi check and llampi --version print",
+      rank, hosts[static_cast<std::size_t>(rank)], computed, *first));
 }
 
 }  // namespace llampi::selfcheck

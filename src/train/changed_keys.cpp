@@ -306,7 +306,7 @@ std::vector<Change> changes_of(const Continuing& run) {
 const char* effect_of_beginning(const Continuing& run, const Change& change) {
   if (effect_of(change.key) != Effect::beginning) return "";
   if (change.key == "model.weights" && run.config.lora.rank > 0)
-    return "; the base is read from there, and its checksums are compared";
+    return "; the next steps read the base from there, and its checksums must be the same";
   return "; without effect on a run that has begun";
 }
 
@@ -331,12 +331,19 @@ void refuse_changes(const Config& config, const std::vector<Change>& changes, co
   std::vector<std::string> refused;
   for (const auto& change : changes) {
     if (change.effect == Effect::curve || change.effect == Effect::beginning)
-      refused.push_back(fmt::format("{} = {}, not {}", change.key, shown(change.then), shown(change.now)));
+      refused.push_back(fmt::format("{} = {}, now {}", change.key, shown(change.then), shown(change.now)));
   }
   if (refused.empty()) return;
+  const auto shapes_adapters = [](const Change& change) {
+    return change.key == "lora.rank" || change.key == "lora.targets";
+  };
+  if (std::ranges::any_of(changes, shapes_adapters))
+    throw_user_error(
+        "{} was saved with {}; adapters keep their rank and their layers: use another run.dir to start a new run",
+        source, fmt::join(refused, ", and "));
   throw_user_error(
-      "{} is of a run with {}; use another run.dir for another run, or set run.resume_with_changes = true to "
-      "continue this one in spite of that",
+      "{} was saved with {}; use another run.dir to start a new run, or set run.resume_with_changes = true to "
+      "continue this one with the new values",
       source, fmt::join(refused, ", and "));
 }
 

@@ -60,21 +60,19 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const model::LlamaConfig llama = read_model_config(config);
   run.max_positions = llama.max_position_embeddings;
   run.model = model::make_llama(llama, fp8_recipe(config), lora_config(config));
-  if (shape.hardware == Hardware::gpu) {
+  if (shape.on_gpu()) {
     device::require_gpu_heads(llama.head_dim);
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
   }
-  run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
+  run.options = engine_options(config, *run.model, micro_batches, shape.backend);
   run.mesh = fsdp::make_device_mesh(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
-  run.sizes =
-      shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
-  const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
+  run.sizes = shape.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   fsdp::AvailableMemory memory = shape.memory;
-  memory.backend = backend;
+  memory.backend = shape.backend;
   run.options = fsdp::decide_what_fits(
       fsdp::make_fit_question(*run.model, run.options, run.mesh, *run.sizes, memory),
-      undecided_options(config, shape.hardware, {memory.on_device.value_or(0), shape.gpu_major}));
-  run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, backend);
+      undecided_options(config, shape.backend, {memory.on_device.value_or(0), shape.gpu_major}));
+  run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, shape.backend);
   return run;
 }
 

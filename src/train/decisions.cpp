@@ -76,21 +76,19 @@ std::string rooms_in_words(const Decisions& decisions) {
   return words;
 }
 
-Hardware hardware_of(const BeginningRun& run) { return run.compute.on_gpu() ? Hardware::gpu : Hardware::cpu; }
-
 /// As the checkpoint says if that fits, else what fits. Collective.
 void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::EngineOptions& options) {
   comm::World& world = run.world;
   const Inputs& inputs = run.inputs;
   const Config& config = run.config;
-  const Hardware hardware = hardware_of(run);
+  const comm::Backend backend = run.compute.world().backend();
   const auto mesh =
       fsdp::make_device_mesh(options.strategy, world.topology().node_of_rank, options.shard_group_size);
   const auto sizes =
       fsdp::sizes_for_all(world, run.compute, comm::threads_per_rank(world, config.run.threads));
   comm::agree(world, [&] {
     const auto options_of = [&](const Config& some) {
-      return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
+      return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), backend);
     };
     auto question = fsdp::make_fit_question(*inputs.model, {}, mesh, *sizes, least.available);
     // On other GPUs more recomputation or less room may do. The one changes no bits, the other none while cuDNN's kernels have
@@ -102,7 +100,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
     with_logits.run.logits_workspace = before.run.logits_workspace;
     for (const Config& kept : {before, with_logits, with_micro_batch, config}) {
       question.options = options_of(kept);
-      options = fsdp::decide_what_fits(question, undecided_options(kept, hardware, least.gpu));
+      options = fsdp::decide_what_fits(question, undecided_options(kept, backend, least.gpu));
       if (run.text.empty() || question.fits_with(options)) return;
     }
   });
@@ -114,11 +112,12 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   const Config& config = run.config;
   const Log& log = run.log;
   const RunText then = read_run_text(run.text);
-  fsdp::Undecided undecided = undecided_options(config, hardware_of(run), {});
+  const comm::Backend backend = run.compute.world().backend();
+  fsdp::Undecided undecided = undecided_options(config, backend, {});
   if (undecided.any()) {
     const LeastMemory least = least_memory(run.world, run.compute);
     decide_options(run, least, options);
-    undecided = undecided_options(config, hardware_of(run), least.gpu);
+    undecided = undecided_options(config, backend, least.gpu);
   }
   Decisions decisions;
   if (undecided.micro_batch) {

@@ -11,9 +11,9 @@ namespace llampi::train {
 namespace {
 
 /// What fsdp.sum_order = tree could not keep, though nothing else would tell.
-void check_sum_order(const Config& c, Hardware hardware) {
+void check_sum_order(const Config& c, bool on_gpu) {
   if (c.fsdp.sum_order == fsdp::SumOrder::any) return;
-  if (hardware == Hardware::gpu && !c.run.deterministic)
+  if (on_gpu && !c.run.deterministic)
     throw_user_error(
         "fsdp.sum_order = tree requires run.deterministic = true: otherwise no two runs have the same bits");
 }
@@ -39,10 +39,10 @@ bool keeps_dp(const Config& c) {
 
 }  // namespace
 
-fsdp::Undecided undecided_options(const Config& c, Hardware hardware, const GpuOfRanks& gpu) {
+fsdp::Undecided undecided_options(const Config& c, comm::Backend backend, const GpuOfRanks& gpu) {
   fsdp::Undecided undecided{.checkpointing = !c.activation.checkpointing,
                             .micro_batch = !c.train.micro_batch};
-  if (hardware == Hardware::cpu) return undecided;  // activations are in host memory already
+  if (backend == comm::Backend::mpi) return undecided;  // activations are in host memory already
   undecided.offload = !c.activation.offload;
   if (!c.run.attention_workspace && keeps_dp(c) && device::deterministic_attention_keeps_dp(gpu.major))
     undecided.most_attention_room = fsdp::most_attention_room(gpu.memory_bytes);
@@ -108,13 +108,14 @@ void check_int8_base(const model::Model& model, const fsdp::EngineOptions& optio
 }  // namespace
 
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
-                                   Hardware hardware) {
-  check_sum_order(c, hardware);
+                                   comm::Backend backend) {
+  const bool on_gpu = backend == comm::Backend::nccl;
+  check_sum_order(c, on_gpu);
   check_fp8_tokens(c, micro_batches);
   check_checkpointing(c, model);
   fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
-  const bool has_room = hardware == Hardware::gpu && keeps_dp(c);
+  const bool has_room = on_gpu && keeps_dp(c);
   if (has_room) options.batch.attention_room = c.run.attention_workspace.value_or(0) << 20;
   options.batch.documents = c.data.document_mask;
   if (c.run.logits_workspace) options.batch.logits_bytes = *c.run.logits_workspace << 20;
@@ -128,7 +129,6 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.all_reduce_stream = c.fsdp.all_reduce_stream;
   options.accumulate_unsharded = c.fsdp.accumulate == GradientAccumulation::unsharded;
   if (c.activation.checkpointing) options.checkpointing = *c.activation.checkpointing;
-  const bool on_gpu = hardware == Hardware::gpu;
   options.precision.param = c.fsdp.param_dtype.value_or(on_gpu ? DType::bfloat16 : DType::float32);
   if (on_gpu) {
     options.precision.compute = options.precision.param;

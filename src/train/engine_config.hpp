@@ -15,11 +15,11 @@
 namespace llampi::train {
 
 /// @param micro_batches per rank and step
-/// @param hardware CPUs compute in float32, GPUs in the dtype that is gathered; fsdp.param_dtype = auto is
-/// float32 on the one, bfloat16 on the other
-/// @throws UserError for what depends on the model, the hardware or the number of ranks; the rest is check_together()
+/// @param backend of the collectives: nccl for GPUs. CPUs compute in float32, GPUs in the dtype that is gathered;
+/// fsdp.param_dtype = auto is float32 on the one, bfloat16 on the other
+/// @throws UserError for what depends on the model, the device or the number of ranks; the rest is check_together()
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
-                                   Hardware hardware);
+                                   comm::Backend backend);
 
 /// The products that fsdp.product_dtype asks for.
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
@@ -39,7 +39,7 @@ struct GpuOfRanks {
   int major = 0;  ///< compute capability; deterministic attention of some keeps no dP. 0: not known, it may
 };
 /// What engine_options() leaves to fsdp::decide_what_fits(): keys that are `auto`, where that has an effect.
-fsdp::Undecided undecided_options(const Config& config, Hardware hardware, const GpuOfRanks& gpu);
+fsdp::Undecided undecided_options(const Config& config, comm::Backend backend, const GpuOfRanks& gpu);
 
 /// Of a run of so many steps.
 optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);

@@ -37,8 +37,9 @@ model::LlamaConfig read_model_config(const Config& c, const std::string& model_t
                               : model::LlamaConfig::parse(model_text, c.model.config);
   });
   if (c.data.seq_len > llama.max_position_embeddings) {
-    throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
-                     llama.max_position_embeddings, c.model.config);
+    throw_user_error(
+        "data.seq_len = {} is larger than max_position_embeddings = {} of {}; give a smaller data.seq_len",
+        c.data.seq_len, llama.max_position_embeddings, c.model.config);
   }
   return llama;
 }

@@ -137,10 +137,9 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
           place, config.run.dir, own_step);
     }
     throw_user_error(
-        "run.resume = {} is at step {}, but {} has a checkpoint of step {}, which does not say that it began from there; use "
-        "another run.dir to continue from the one, run.resume = auto to continue the other, or move the one to {}/checkpoints if this "
-        "run has saved it",
-        place, step, config.run.dir, own_step, config.run.dir);
+        "{} has a checkpoint of step {} from a run that did not start from run.resume = {} (step {}); use another run.dir to "
+        "start from that, or run.resume = auto to continue the run in {}; if this run saved {}, move it to {}/checkpoints",
+        config.run.dir, own_step, place, step, config.run.dir, place, config.run.dir);
   }
   log.info(
       "run.resume = {} is at step {}; the run continues from its own newest checkpoint in {}, of step {}",
@@ -180,7 +179,7 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const model:
   if (config.run.resume_with_changes) return;
   check_same_model(
       model, config.model.config, saved_model, source,
-      "use another run.dir for another run, or set run.resume_with_changes = true if this one is to go on with it");
+      "use another run.dir to start a new run, or set run.resume_with_changes = true to continue this one with it");
 }
 
 /// A checkpoint of adapters is one of a run that trains adapters, and no other.
@@ -211,6 +210,12 @@ std::string with_weights_note(const std::string& text, const Config& config, con
   return with_note(text, "model.weights", std::string(kReadFrom) + weights.string());
 }
 
+/// That a checkpoint's run was trained with; empty: none, or no checkpoint.
+std::string chat_template_of(const fs::path& weights) {
+  if (weights.empty() || checkpoint::identify(weights) != checkpoint::FileKind::checkpoint) return {};
+  return checkpoint::read_checkpoint_summary(weights).texts.chat_template;
+}
+
 /// Of a run that begins.
 Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                          const std::string& data, const Log& log) {
@@ -229,7 +234,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights, [&] {
-    if (!start.weights.empty()) static_cast<void>(checkpoint::identify(start.weights));  // that it is there
+    start.chat_template = chat_template_of(start.weights);
     check_tokenizers(config, inputs, start.weights, log);
   });
   return start;
@@ -265,9 +270,8 @@ bool is_finished(const Checkpoint& checkpoint, const Config& config, const check
   if (state.step == total) {
     log.info("run already complete: {} is at step {} of {}", file, state.step, total);
   } else {
-    log.warning(
-        "nothing to do: {} is at step {}, and the run is to end at step {}; give more {} to continue it",
-        file, state.step, total, config.train.steps > 0 ? "train.steps" : "train.epochs");
+    log.warning("nothing to do: {} is at step {}, and the run ends at step {}; increase {} to continue it",
+                file, state.step, total, config.train.steps > 0 ? "train.steps" : "train.epochs");
   }
   return true;
 }
@@ -341,6 +345,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
           .finished = finished,
           .complete = finished && state.step == total_steps(config, state),
           .weights = std::move(base),
+          .chat_template = checkpoint->summary.texts.chat_template,
           .run_text = std::move(run_text),
           .step = checkpoint->summary.state.step,
           .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};

@@ -27,12 +27,15 @@ struct Start {
   /// What model.weights names, where it is read: from the beginning, and always of a run that trains adapters; empty: random
   std::filesystem::path weights = {};
   std::filesystem::path adapter = {};  ///< from the beginning: what lora.weights names; empty: random
-  std::string run_text = {};           ///< the configuration to record: as it really is
-  std::int64_t step = -1;              ///< of the checkpoint; -1: from the beginning
-  std::string placement = {};          ///< the checkpoint's note run.placement: placement_note()
+  /// That the model was trained with so far, from a checkpoint; to keep where the data have none.
+  std::string chat_template = {};
+  std::string run_text = {};   ///< the configuration to record: as it really is
+  std::int64_t step = -1;      ///< of the checkpoint; -1: from the beginning
+  std::string placement = {};  ///< the checkpoint's note run.placement: placement_note()
 
   auto members() {
-    return std::tie(checkpoint, finished, complete, weights, adapter, run_text, step, placement);
+    return std::tie(checkpoint, finished, complete, weights, adapter, chat_template, run_text, step,
+                    placement);
   }
 };
 

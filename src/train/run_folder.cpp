@@ -39,16 +39,20 @@ fs::path free_name(const fs::path& folder, const char* beginning, const char* en
   }
 }
 
-/// Every run makes the folder of its checkpoints before it writes these. Where a user has moved that away, it
-/// is still a run's folder: its config.ini has the note of the data that were read.
+/// A run's folder has its checkpoints, or its config.ini, which has the note of the data that were read. Others may have a folder
+/// named checkpoints, too.
 void refuse_files_of_others(const fs::path& folder) {
   std::error_code ignored;
-  if (fs::exists(folder / "checkpoints", ignored)) return;
+  if (!checkpoint::list_checkpoints(folder).empty()) return;
   const fs::path config = folder / "config.ini";
   if (fs::is_regular_file(config, ignored) &&
       !read_run_text(io::read_whole(config)).note("data.train").empty())
     return;
-  for (const auto& file : {config, folder / "metrics.jsonl", folder / "history.jsonl"}) {
+  std::vector<fs::path> files = {config, folder / "metrics.jsonl"};
+  if (!fs::exists(folder / "checkpoints",
+                  ignored))  // else it may be a run's, whose checkpoints are in the fallback folder
+    files.push_back(folder / "history.jsonl");  // to which lines are only added
+  for (const auto& file : files) {
     if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
     throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
                      folder.string(), file.filename().string());

@@ -73,8 +73,8 @@ void RunLock::wait(const Log& log, double patience, const std::function<void()>&
     made_.clear();  // another job may have it
   }
   if (first != io::Lock::taken) return;
-  log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish", folder_.string(),
-           describe_lock_holder(folder_), patience);
+  log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish, then giving up",
+           folder_.string(), describe_lock_holder(folder_), patience);
   for (const double begin = steady_seconds(); file_.lock() == io::Lock::taken;) {
     if (steady_seconds() - begin > patience) refuse();
     if (waits) waits();

@@ -151,7 +151,8 @@ void RunReport::describe_memory() {
 
 void RunReport::describe_graphs() {
   if (run_.engine->graph_counts().without_room == 0 || std::exchange(has_described_graphs_, true)) return;
-  run_.log.info("CUDA graphs: there is no room for that of this step, so steps like it launch each kernel");
+  run_.log.info(
+      "CUDA graphs: there is too little memory to capture this step; steps of its shape launch their kernels one by one");
 }
 
 /// What is on the GPUs: the largest of each line over the ranks.

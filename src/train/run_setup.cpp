@@ -46,8 +46,7 @@ void RunSetup::build_engine() {
   fsdp::EngineOptions options;
   comm::agree(world, [&] {
     if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
-    options = engine_options(config, *inputs.model, micro_batches,
-                             compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
+    options = engine_options(config, *inputs.model, micro_batches, compute.world().backend());
   });
   selfcheck::check_gpus(world, compute,
                         {.dtype = options.precision.compute,
@@ -132,7 +131,8 @@ data::Loader RunSetup::open_loader() const {
 }
 
 checkpoint::CheckpointTexts RunSetup::checkpoint_texts() const {
-  return {inputs.llama.json, start.run_text, inputs.train_file->notes().chat_template,
+  const std::string& of_data = inputs.train_file->notes().chat_template;
+  return {inputs.llama.json, start.run_text, of_data.empty() ? start.chat_template : of_data,
           adapter_text_of(inputs, config, start.weights.string())};
 }
 

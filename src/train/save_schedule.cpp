@@ -13,7 +13,7 @@ namespace llampi::train {
 void SaveSchedule::save(CheckpointContent content) {
   get_ready();
   if (const std::int64_t steps = not_finite_.in_a_row(); steps > 0)
-    run_.log.warning("the checkpoint of step {} may be of no use: the last {} not finite", run_.state.step,
+    run_.log.warning("the checkpoint of step {} may be unusable: the last {} not finite", run_.state.step,
                      steps == 1 ? "step was" : fmt::format("{} steps were", steps));
   run_.saver->save(run_.state, content);
   saves_again_ = false;

@@ -93,14 +93,15 @@ Saver::Saver(RunSetup& run, Services services, std::int64_t saved_step)
   if (run_.world.rank() == 0) warn_of_surplus();
   if (run_.config.checkpoint.content == CheckpointContent::weights) {
     run_.log.info(
-        "checkpoint.content = weights: this run can continue only where it was told to stop, for then it saves all of its "
-        "state");
+        "checkpoint.content = weights: after a crash, this run cannot continue from its checkpoints; one that is told to "
+        "stop saves everything, and can be continued");
   }
   if (!run_.engine->options().snapshot) return;
   background_ = std::make_unique<checkpoint::Background>(run_.world);
   if (background_->works()) return;
-  run_.log.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
-                   run_.world.describe());
+  run_.log.warning(
+      "checkpoint.async has no effect: {} does not provide MPI_THREAD_MULTIPLE; training waits for each save",
+      run_.world.describe());
   background_.reset();
 }
 
@@ -196,7 +197,8 @@ void Saver::make_lost_folder() const {
   std::error_code ignored;  // where it cannot be made, the save fails and is treated as that
   if (!fs::exists(folder.parent_path() / "config.ini", ignored) || !fs::create_directory(folder, ignored))
     return;
-  run_.log.warning("{} was gone, with the checkpoints in it; it is made again", folder.string());
+  run_.log.warning("{} and the checkpoints in it have been deleted; the folder is created again",
+                   folder.string());
 }
 
 /// Whether the next checkpoint fits into run.dir, from which one that it would replace may go at once, and

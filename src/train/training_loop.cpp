@@ -187,8 +187,8 @@ Outcome TrainingLoop::stop() {
   traces_.write();
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
     run_.log.warning(
-        "no step fitted into run.max_hours = {} ({:.1f} s): the start{} took {:.1f} s, and {:.1f} s are kept {}to save; "
-        "allow more",
+        "run.max_hours = {} ({:.1f} s) left no time for a step: the start{} took {:.1f} s, and {:.1f} s are reserved {}to save; "
+        "increase it",
         run_.config.run.max_hours, run_.config.run.max_hours * 3600,
         run_.owes_evaluation
             ? fmt::format(" and the evaluation of step {}, which the last job did not finish,",

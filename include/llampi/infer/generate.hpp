@@ -39,7 +39,8 @@ struct Generation {
 };
 
 /// Continues the prompt; `emit` gets each piece of the completion on rank 0 as it is made: bytes, which may
-/// be parts of characters. Collective; the same on all ranks. @throws UserError
+/// be parts of characters. Collective; the same on all ranks. @throws UserError; what `emit` throws is thrown on rank 0 alone, which must
+/// then abort the job
 Generation generate(comm::World& world, const std::filesystem::path& weights, const GenerateOptions& options,
                     const std::function<void(const std::string&)>& emit, const Log& log);
 

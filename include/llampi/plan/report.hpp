@@ -124,8 +124,7 @@ struct Prediction {
 /// Where a step would run.
 struct Machine {
   std::string device = "cpu";
-  comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
-  std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
+  std::int64_t memory_bytes = 0;       ///< of the device, for each rank; 0: not known
   std::string memory_option = {};      ///< "--memory" where that gave it, rather than the device's name
   std::int64_t host_memory_bytes = 0;  ///< of a node, its GPUs' memory not included; 0: not known
   train::RunShape shape = {};          ///< its ranks, resolved; its memory is memory()
@@ -140,7 +139,7 @@ struct Machine {
     return ranks.empty() ? nodes() == 1 || shape.ranks % shape.ranks_per_node == 0
                          : std::ranges::all_of(ranks, [&](int n) { return n == ranks.front(); });
   }
-  bool on_gpu() const { return backend == comm::Backend::nccl; }
+  bool on_gpu() const { return shape.on_gpu(); }
   bool knows_memory() const { return memory_bytes > 0; }
   bool knows_host_memory() const { return host_memory_bytes > 0; }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs

@@ -19,10 +19,12 @@ struct RunShape {
   int ranks_per_node = 0;            ///< rank r is on node r / ranks_per_node; 0: all on one node
   std::vector<int> node_ranks = {};  ///< where nodes differ, the ranks of each: as many as `ranks` together
   int threads = 0;                   ///< per rank; 0: as the configuration says
-  Hardware hardware = Hardware::cpu;
-  fsdp::AvailableMemory memory = {};  ///< by which what is `auto` is decided
-  std::string gpu = "this GPU";       ///< in messages
-  int gpu_major = 9, gpu_minor = 0;   ///< its compute capability
+  comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
+  fsdp::AvailableMemory memory = {};           ///< by which what is `auto` is decided
+  std::string gpu = "this GPU";                ///< in messages
+  int gpu_major = 9, gpu_minor = 0;            ///< its compute capability
+
+  bool on_gpu() const { return backend == comm::Backend::nccl; }
 };
 
 /// The ranks of a running job, node by node.

@@ -232,8 +232,6 @@ struct Config {
   } log;
 };
 
-enum class Hardware : std::uint8_t { cpu, gpu };
-
 /// The configuration as ini files, and what its keys are called, by those who know the keys by name.
 struct ConfigTexts {
   std::string resolved;  ///< of the run

@@ -23,7 +23,7 @@ struct Evaluation {
 struct EvaluateOptions {
   std::int64_t seq_len = 0;  ///< 0: that of the data's rows, or that with which the checkpoint was trained
   std::int64_t micro_batch = 1;
-  comm::DeviceOptions compute;
+  comm::DeviceOptions compute = {};
   std::filesystem::path adapter = {};  ///< merged into the weights; empty: none
 };
 

@@ -34,8 +34,10 @@ cudaEvent_t native(const Event& event) { return static_cast<const PooledEvent*>(
 void check_allocation(cudaError_t status, const char* call, std::int64_t bytes, const std::string& where) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // or the next check would report it again
-    throw_user_error("out of memory: {} were asked for {}; use more ranks or a smaller model or batch",
-                     format_bytes(bytes), where);
+    throw_user_error(
+        "out of memory: {} {} cannot be allocated; look for other processes on the GPU (nvidia-smi), or lower train.micro_batch, "
+        "recompute more (activation.checkpointing) or use more ranks",
+        format_bytes(bytes), where);
   }
   check(status, call);
 }

@@ -61,16 +61,18 @@ TEST(CheckGpus, GoesOnWhereAllComputeWhatTheCpuDoes) {
 TEST(CheckGpus, NamesTheRankItsGpuAndWhatDiffers) {
   const std::string text = refusal(compute_with(broken_gpu(false)));
   EXPECT_THAT(text, HasSubstr(fmt::format("the GPU of rank {} (", test_ranks() - 1)));
-  EXPECT_THAT(text,
-              ContainsRegex(", GPU X1 0000:17:00.0\\) does not compute in float32 what the CPU does: "
-                            "output of model.layers.0.mlp differs by [0-9.e-]+ of its norm, and rounding "
-                            "explains [0-9.e-]+ \\([0-9]+ more of [0-9]+ tensors differ too\\); use cpu as"));
+  EXPECT_THAT(
+      text,
+      ContainsRegex(", GPU X1 0000:17:00.0\\) failed its self-check in float32: "
+                    "output of model.layers.0.mlp: relative error [0-9.e-]+, and rounding "
+                    "explains [0-9.e-]+ \\([0-9]+ more of [0-9]+ tensors differ too\\); leave its node out"));
 }
 
 TEST(CheckGpus, SaysWhatAGpuFailedAt) {
   EXPECT_THAT(
       refusal(compute_with(broken_gpu(true))),
-      HasSubstr("what the CPU does: gate_up_swiglu: an illegal memory access was encountered; use cpu"));
+      HasSubstr(
+          "failed its self-check in float32: gate_up_swiglu: an illegal memory access was encountered; leave its node out"));
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ TEST_F(Train, SavesInTheForegroundWhereMpiIsForOneThread) {
   c.checkpoint.async = true;
   WorldOfOneThread one_thread(world());
   ASSERT_EQ(train::train(one_thread, c, {"resolved\n"}, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("checkpoint.async: an MPI for one thread does not let several threads call it"));
+  EXPECT_TRUE(
+      logged("checkpoint.async has no effect: an MPI for one thread does not provide MPI_THREAD_MULTIPLE"));
   EXPECT_EQ(curve("async"), curve("whole"));
   EXPECT_EQ(tensors("async", 12), tensors("whole", 12));
 }
@@ -228,7 +229,8 @@ TEST_F(Train, TheFolderOfCheckpointsIsMadeAgainWhereItWasDeleted) {
                       fs::remove_all(folder);
                   })),
               Outcome::done);
-    EXPECT_TRUE(logged(folder.string() + " was gone, with the checkpoints in it; it is made again"));
+    EXPECT_TRUE(logged(folder.string() +
+                       " and the checkpoints in it have been deleted; the folder is created again"));
     EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 12));
   }
 }

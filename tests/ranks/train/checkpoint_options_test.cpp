@@ -43,7 +43,7 @@ TEST_F(CheckpointOptions, WeightsAloneBeginARunAndDoNotContinueOne) {
   Config c = config("weights");
   c.checkpoint.content = CheckpointContent::weights;
   ASSERT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("this run can continue only where it was told to stop"));
+  EXPECT_TRUE(logged("after a crash, this run cannot continue from its checkpoints"));
   for (const int step : {4, 8, 12}) EXPECT_FALSE(summary(c, step).has_optimizer) << step;
   EXPECT_TRUE(summary(c, 12).has_checksums);
   EXPECT_EQ(run(c), Outcome::done) << "nothing was left to do";

@@ -244,7 +244,7 @@ TEST_F(Overflow, SavesNothingWhileStepsAreNotFinite) {
   ASSERT_GE(saved.size(), 2U);
   EXPECT_LE(saved.size(), 4U) << "of the steps that were finite, and of the last one";
   EXPECT_EQ(saved.back(), "step-00000012");
-  EXPECT_TRUE(logged("the checkpoint of step 12 may be of no use: the last "));
+  EXPECT_TRUE(logged("the checkpoint of step 12 may be unusable: the last "));
 }
 
 }  // namespace

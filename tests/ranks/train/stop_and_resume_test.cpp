@@ -183,7 +183,7 @@ TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
   EXPECT_FALSE(metrics("stopped").back().contains("eval_loss"));
   c.run.max_hours = 1.0 / 3600;  // too little, as below
   ASSERT_EQ(run(c, keeping_log()), Outcome::stopped);
-  EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(logged("left no time for a step"));
   EXPECT_TRUE(logged(": the start and the evaluation of step 8, which the last job did not finish, took "));
   c.run.max_hours = 0;
   ASSERT_EQ(run(c), Outcome::done);
@@ -195,7 +195,7 @@ TEST_F(Train, TooLittleTimeForAStepIsSaid) {
   c.run.max_hours =
       1.0 / 3600;  // the start alone is less, but two saves are taken to be more than two seconds
   EXPECT_EQ(run(c, keeping_log()), Outcome::stopped);
-  EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(logged("left no time for a step"));
   EXPECT_TRUE(logged("stopped after step 0 because of run.max_hours"));
   EXPECT_TRUE(checkpoint::list_checkpoints(c.run.dir).empty());
 }
@@ -346,7 +346,7 @@ TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   EXPECT_EQ(tensors("a", 12), last);
 
   for (const std::int64_t step : {4, 8, 12}) truncate(step);
-  EXPECT_THAT(refusal(config("a")), HasSubstr("no checkpoint of"));
+  EXPECT_THAT(refusal(config("a")), HasSubstr("a has no checkpoint that can be read: "));
   EXPECT_THAT(refusal(config("a")), HasSubstr("step-00000012.h5"));
 }
 
@@ -381,9 +381,9 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
 
   c.train.steps = 16;
   change(12);
-  EXPECT_THAT(refusal(c), AllOf(HasSubstr("no checkpoint of " + (folder_ / "a").string() + " is whole"),
-                                HasSubstr("step-00000012.h5 refused"),
-                                HasSubstr("do not fit their checksum; bring one back from a copy"),
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr((folder_ / "a").string() + " has no checkpoint that can be read"),
+                                HasSubstr("step-00000012.h5 is damaged"),
+                                HasSubstr("do not fit their checksum; restore one from a backup"),
                                 Not(HasSubstr("rank "))));
   EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}));
 
@@ -391,7 +391,7 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   c.run.resume = {ResumeFrom::Mode::file, file(12).string()};
   c.train.steps = 16;
   EXPECT_THAT(refusal(c), AllOf(HasSubstr("is damaged"), HasSubstr("; use another checkpoint"),
-                                Not(HasSubstr("no checkpoint of"))));
+                                Not(HasSubstr("no checkpoint that can be read"))));
 }
 
 TEST_F(Train, AModelThatComputesDifferentlyIsRefused) {

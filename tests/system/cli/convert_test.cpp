@@ -101,7 +101,7 @@ TEST_F(Convert, AModelOverBytesNeedsNoTokenizer) {
   expect_done(1, "import --weights whole --output imported.h5");  // nothing says what it was trained on
   const Ending again = run(1, "export --checkpoint imported.h5 --output again");
   EXPECT_THAT(again.out + again.err,
-              HasSubstr("warning: no tokenizer is known for the model: copy its files into again"));
+              HasSubstr("warning: no tokenizer was found for the model: copy its files into again"));
 }
 
 TEST_F(Convert, AdaptersGoToPeftAndIntoTheModel) {
@@ -247,6 +247,34 @@ TEST_F(Convert, TakesTheChatTemplateAlong) {
   EXPECT_EQ(bare.status, 0);
   EXPECT_THAT(bare.out + bare.err, HasSubstr("the chat template is in chat_template.jinja"));
   EXPECT_EQ(read_text(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
+}
+
+/// A chat model that is trained further on plain text, whole or with adapters, stays a chat model. The tokenizer's folder has no template.
+TEST_F(Convert, KeepsTheChatTemplateOfWhatItStartedFrom) {
+  write_chatml_base(folder_);
+  expect_done(
+      1,
+      "tokenize --format chat --seq-len 16 --output chat.h5 chat.jsonl --tokenizer base --template chatml");
+  folder_.write("text.txt", std::string(200, 'a'));
+  expect_done(1, "tokenize --output text.h5 text.txt --tokenizer base");
+  const std::string train =
+      "train --data.seq_len=16 --train.steps=1 --train.global_batch=1 --run.threads=1 --data.train=";
+  expect_done(1, train + "chat.h5 --run.dir=run --model.config=base");
+  expect_done(1, train + "text.h5 --run.dir=text --model.config=base --model.weights=run");
+  expect_done(1, train + "text.h5 --run.dir=lora --model.config=base --model.weights=run --lora.rank=2");
+  for (const std::string& trained : {std::string("text"), std::string("lora")})
+    EXPECT_EQ(json::parse(run(1, "inspect --json " + trained).out)["chat_template"], "chatml") << trained;
+
+  // An adapter that is not known to have one: its base has.
+  expect_done(1, "export --checkpoint lora --adapter --output peft");
+  fs::remove(path("peft/chat_template.jinja"));
+  const std::string ask = "generate --prompt a --chat --max-tokens 2 --temperature 0 --weights run ";
+  const Ending answer = run(1, ask + "--adapter lora"), same = run(1, ask + "--adapter peft");
+  EXPECT_EQ(answer.status, 0) << answer.err;
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_EQ(same.out, answer.out);
+  expect_done(1, "export --checkpoint peft --base run --output merged --tokenizer base");
+  EXPECT_THAT(read_text(path("merged/tokenizer_config.json")), HasSubstr("<|im_start|>"));
 }
 
 /// The adapter was trained with another template than the base has, where that has one.

@@ -48,7 +48,9 @@ TEST_F(Program, HelpsItself) {
   EXPECT_EQ(nothing.status, 2);
   EXPECT_EQ(help.out, nothing.out);
   EXPECT_EQ(help.err, "");
-  EXPECT_EQ(nothing.err, "llampi: no command is given; llampi train --help tells how to begin\n");
+  EXPECT_EQ(nothing.err, "llampi: no command given; llampi train --help shows how to start\n");
+  EXPECT_EQ(run("help plan").out, run("plan --help").out);
+  EXPECT_EQ(run("help nothing").status, 2);
   for (const auto& command : cli::commands()) EXPECT_THAT(help.out, HasSubstr("\n  " + command.name + " "));
 }
 
@@ -110,7 +112,7 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokenizer bytes --output x.h5",
                  "tokenize needs at least one input file; see llampi tokenize --help");
   expect_refused("tokenize --tokenizer bytes --format csv --output x.h5 y",
-                 "format = csv (command line) is not known; use text, jsonl or chat");
+                 "--format csv is not known; use text, jsonl or chat");
   expect_refused("tokenize --tokenizer bytes --format chat --output x.h5 y",
                  "tokenize --format chat needs --seq-len; see llampi tokenize --format chat --help");
   expect_refused(
@@ -124,7 +126,7 @@ TEST_F(Program, RefusesWrongOptions) {
       "tokenize needs both --held-out and --held-out-output for a held-out part; --held-out-output is "
       "missing");
   expect_refused("tokenize --tokenizer bytes --held-out 1 --output x.h5 y",
-                 "held-out = 1 (command line) is out of range; it must be at least 0 and below 1");
+                 "--held-out 1 is out of range; it must be at least 0 and below 1");
   expect_refused(
       "tokenize --tokenizer bytes --print y",
       "tokenize --print reads standard input, writes standard output and needs only --tokenizer; remove y");
@@ -160,9 +162,9 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("generate --weights w --prompt p --system s", "--system requires --chat");
   expect_refused("generate --weights w --prompt p --template llama3", "--template requires --chat");
   expect_refused("generate --weights w --prompt p --top-p=0",
-                 "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
+                 "--top-p 0 is out of range; it must be above 0 and at most 1");
   expect_refused("generate --weights w --prompt p --max-tokens=1000001",
-                 "max-tokens = 1000001 (command line) is out of range; it must be at least 1 and at most "
+                 "--max-tokens 1000001 is out of range; it must be at least 1 and at most "
                  "1000000");
 }
 
@@ -173,7 +175,7 @@ TEST_F(Program, RefusesToBeOneOfSeveralThatDoNotKnowOfEachOther) {
   };
   EXPECT_EQ(start("0").status, 2);
   EXPECT_THAT(start("0").err,
-              StartsWith("llampi: srun started 2 processes, but to MPI this is a job of one"));
+              StartsWith("llampi: srun started 2 processes, but each has an MPI_COMM_WORLD of size 1"));
   EXPECT_EQ(start("1").status, 2);
   EXPECT_EQ(start("1").err, "");
 }

@@ -86,11 +86,11 @@ class Resume : public ::testing::Test {
 TEST_F(Resume, SaysWhatDiffersAndRefusesWhatWouldSpoilTheRun) {
   expect_trained("", {});
   // The folder does not even exist.
-  expect_refused("--train.steps=3 --model.weights=other", {"model.weights = random, not other"});
+  expect_refused("--train.steps=3 --model.weights=other", {"model.weights = random, now other"});
   expect_refused("--train.steps=3 --optimizer.lr=5e-3 --optimizer.beta2=0.99",
-                 {"run/checkpoints/step-00000002.h5", "optimizer.lr = 0.0003, not 0.005",
-                  "optimizer.beta2 = 0.95, not 0.99", "run.resume_with_changes"});
-  expect_refused("--data.seq_len=8", {"data.seq_len = 16, not 8"});
+                 {"run/checkpoints/step-00000002.h5", "optimizer.lr = 0.0003, now 0.005",
+                  "optimizer.beta2 = 0.95, now 0.99", "run.resume_with_changes"});
+  expect_refused("--data.seq_len=8", {"data.seq_len = 16, now 8"});
   EXPECT_FALSE(fs::exists(path("run/checkpoints/step-00000003.h5")));
 
   expect_trained("--train.steps=3 --log.every=2", {"changed since step 2: log.every = 2, was 1\n",
@@ -115,13 +115,13 @@ TEST_F(Resume, WithoutAFolderOfItsOwnASecondExperimentIsRefused) {
   expect_refused("--model.config=other.json", {"hidden_size = 24", "use another run.dir"}, "");
   folder_.write("others", std::string(3000, 'x'));
   expect_done("tokenize --tokenizer bytes --output others.h5 others");
-  expect_refused("--data.train=others.h5", {"data.train = tokens.h5 (", "not others.h5 (3000 tokens"}, "");
+  expect_refused("--data.train=others.h5", {"data.train = tokens.h5 (", "now others.h5 (3000 tokens"}, "");
   // The same length does not make the same data.
   std::string text = read_text(path("text"));
   text[1000] = 'X';
   folder_.write("text", text);
   expect_done("tokenize --tokenizer bytes --output changed.h5 text");
-  expect_refused("--data.train=changed.h5", {"data.train = tokens.h5 (", "not changed.h5 ("}, "");
+  expect_refused("--data.train=changed.h5", {"data.train = tokens.h5 (", "now changed.h5 ("}, "");
   fs::rename(path("tokens.h5"), path("moved.h5"));
   expect_trained("--data.train=moved.h5 --train.steps=3",
                  {"changed since step 2: data.train = moved.h5, was tokens.h5\n"}, "");
@@ -139,10 +139,8 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
         "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=5"})
     expect_trained(options, {"step "}, "mixed");  // a job in between does not make it forget where it began
   expect_trained("--train.steps=3", {"step 3/3"}, "own");
-  expect_refused(
-      from_file,
-      {"is at step 2, but own has a checkpoint of step 3, which does not say that it began from there"},
-      "own");
+  expect_refused(from_file,
+                 {"own has a checkpoint of step 3 from a run that did not start from run.resume = "}, "own");
   remove_checkpoint("b", 3);
   remove_checkpoint("c", 4);
   folder_.write("run/checkpoints/step-00000002.h5", "a part of it");
@@ -223,7 +221,7 @@ TEST_F(Resume, ABranchGoesOnAsItselfHoweverFarTheOtherRunIsByNow) {
                  "killed");
   expect_refused(
       "--run.resume=b/checkpoints/step-00000006.h5 --train.steps=9",
-      {"b/checkpoints/step-00000006.h5 is at step 6, but run has a checkpoint of step 6, which does not say"});
+      {"run has a checkpoint of step 6 from a run that did not start from run.resume = b/checkpoints/step-00000006.h5 (step 6)"});
 }
 
 TEST_F(Resume, ACheckpointOfAnotherRunDoesNotReplaceAnEarlierOne) {
@@ -232,14 +230,12 @@ TEST_F(Resume, ACheckpointOfAnotherRunDoesNotReplaceAnEarlierOne) {
       "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=4",
       {"run.resume = run/checkpoints/step-00000002.h5, but run has a later checkpoint, of step 3; move that away"});
   expect_trained("", {"step 2/2"}, "own");
-  expect_refused(
-      "--run.resume=run/checkpoints/step-00000003.h5 --train.steps=4",
-      {"is at step 3, but own has a checkpoint of step 2, which does not say that it began from there"},
-      "own");
+  expect_refused("--run.resume=run/checkpoints/step-00000003.h5 --train.steps=4",
+                 {"own has a checkpoint of step 2 from a run that did not start from run.resume = "}, "own");
   // Its own, from elsewhere.
   fs::rename(path("run/checkpoints/step-00000003.h5"), path("moved.h5"));
   expect_refused("--run.resume=moved.h5 --train.steps=4",
-                 {"or move the one to run/checkpoints if this run has saved it"});
+                 {"if this run saved moved.h5, move it to run/checkpoints"});
 }
 
 TEST_F(Resume, ACheckpointThatNoRunSavedIsNotContinued) {
@@ -313,7 +309,7 @@ TEST_F(Resume, SaysWhatIsDone) {
   expect_trained("", {"run already complete: run/checkpoints/step-00000002.h5 is at step 2 of 2\n"});
   expect_trained("--train.steps=1",
                  {"warning: nothing to do: run/checkpoints/step-00000002.h5 is at step 2, and the "
-                  "run is to end at step 1; give more train.steps"});
+                  "run ends at step 1; increase train.steps"});
 }
 
 TEST_F(Resume, WhoMovesTheCheckpointsAwayBeginsAnew) {
@@ -343,7 +339,7 @@ TEST_F(Resume, ABrokenAndAnOldConfigurationInACheckpointCanBeContinued) {
   ASSERT_GE(H5Adelete(file, "checksum_block_elements"), 0);  // it was changed on purpose
   ASSERT_GE(H5Fclose(file), 0);
   expect_done("evaluate --weights run --data tokens.h5");
-  expect_refused("--train.steps=3 --optimizer.beta2=0.99", {"optimizer.beta2 = 0.95, not 0.99"});
+  expect_refused("--train.steps=3 --optimizer.beta2=0.99", {"optimizer.beta2 = 0.95, now 0.99"});
   expect_trained("--train.steps=3", {"step 3/3"});
 }
 

@@ -197,7 +197,7 @@ TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
   EXPECT_THAT(ending.out,
               ::testing::ContainsRegex(
                   "\nbusy is in use by another job \\(Slurm job 4711, process [0-9]+ on [^ ]+, since "
-                  "[0-9TZ:-]+\\); waiting up to 121 s for it to finish\n"));
+                  "[0-9TZ:-]+\\); waiting up to 121 s for it to finish, then giving up\n"));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "busy/running.json"));
 }
 

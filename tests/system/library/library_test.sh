@@ -83,3 +83,8 @@ done
 status=0
 evaluate/evaluate /nowhere tokens.h5 32 2>log || status=$?
 [[ $status == 2 && $(<log) == "evaluate: /nowhere"* ]] || fail "weights that are not there: status $status, $(<log)"
+loss=$("$mpiexec" -n 2 evaluate/evaluate folder tokens.h5 32)
+[[ $loss == "loss $expected over "* ]] || fail "llampi evaluate says $expected, the example on two ranks $loss"
+status=0
+timeout 60 "$mpiexec" -n 1 evaluate/evaluate folder tokens.h5 32 : -n 1 evaluate/evaluate folder /nowhere.h5 32 >log 2>&1 || status=$?
+grep -q "^evaluate: .*/nowhere.h5: no such file" log || fail "data that one rank lacks: status $status, $(<log)"

@@ -9,7 +9,7 @@ NEXT = {"writes": [r"run/flight/"]}
 
 MISTAKES = [
     # Commands, keys and values.
-    ("command", "llampi", 2, "no command is given"),
+    ("command", "llampi", 2, "no command given"),
     ("command", "llampi trian", 2, "did you mean train"),
     ("command", "llampi frobnicate", 2, "unknown command .frobnicate.; see llampi --help"),
     ("command", "llampi -x", 2, "unknown command"),

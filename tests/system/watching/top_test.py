@@ -65,7 +65,7 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
             ("there is no folder none; give the run.dir of a run", ["none"]),
             ("tokens.h5 is not a folder; give the run.dir of a run", ["tokens.h5"]),
             (". is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run", ["."]),
-            ("interval = 0 (command line) is out of range; it must be at least 0.1", ["one", "--interval=0"])):
+            ("--interval 0 is out of range; it must be at least 0.1", ["one", "--interval=0"])):
         error = of_test.call("top", *arguments, status=2)
         assert error.stderr == f"llampi: {sentence}\n" and error.stdout == "", error
 print("seen in a terminal")

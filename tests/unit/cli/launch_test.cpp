@@ -36,9 +36,10 @@ TEST(Launch, IsWrongWhereProcessesDoNotFindEachOther) {
   Variables step{{"SLURM_STEP_ID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "0"}};
   const Launch first = inspect(1, step);
   EXPECT_EQ(first.verdict, Verdict::wrong);
-  EXPECT_EQ(first.sentence,
-            "srun started 4 processes, but to MPI this is a job of one: they do not find each other; start "
-            "with srun --mpi=pmix, or with mpirun");
+  EXPECT_EQ(
+      first.sentence,
+      "srun started 4 processes, but each has an MPI_COMM_WORLD of size 1: launcher and MPI do not match; start "
+      "with srun --mpi=pmix, or with mpirun");
   EXPECT_TRUE(first.speaks);
   step["SLURM_PROCID"] = "2";
   EXPECT_EQ(inspect(1, step).verdict, Verdict::wrong);

@@ -452,7 +452,7 @@ TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
   EXPECT_TRUE(units);
   EXPECT_EQ(c.run.seed, 7U);
   expect_user_error([&] { resolve_config(with_required({"--ranks=0"}), Purpose::train, more); },
-                    "ranks = 0 (command line) is out of range; it must be at least 1");
+                    "--ranks 0 is out of range; it must be at least 1");
   expect_user_error([&] { resolve_config(with_required({"--unit"}), Purpose::train, more); },
                     "unknown option --unit on the command line; did you mean --units?");
 }

@@ -144,7 +144,7 @@ std::vector<Config> PlanTuning::all_configurations() const {
   const auto model = model::make_llama(model::LlamaConfig::read(config_.model.config));
   vary(all, fsdp::checkpointing_levels(*model),
        [](Config& c, const auto& level) { c.activation.checkpointing = level; });
-  if (machine_.backend == comm::Backend::nccl) {
+  if (machine_.on_gpu()) {
     using Offload = train::CpuOffload;
     using Step = train::OffloadStep;
     vary(all, std::array{Offload::none, Offload::optimizer, Offload::params},
@@ -175,7 +175,7 @@ TEST_F(PlanTuning, SaysWhatIsWrongWithTheConfigurationAsItIs) {
   EXPECT_FALSE(found.configured.has_value());
   ASSERT_EQ(found.notes.size(), 1U);
   EXPECT_EQ(found.notes.front(),
-            "the configuration as it is cannot be had: train.global_batch = 4 is less than 2 ranks x "
+            "the configuration as given is refused: train.global_batch = 4 is less than 2 ranks x "
             "train.micro_batch = 4; use 1 rank, or train.micro_batch = 2, or train.global_batch = 8");
 }
 

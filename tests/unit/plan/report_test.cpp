@@ -138,9 +138,8 @@ TEST(Report, CountsWhatProcessesTakeOfAMachine) {
   EXPECT_EQ(of_cpus.on_device, 1 << 30);
   EXPECT_EQ(of_cpus.on_host, std::nullopt) << "not known";
   EXPECT_EQ(of_cpus.process_on_device, kProcessBytes);
-  const Machine gpus{.backend = comm::Backend::nccl,
-                     .host_memory_bytes = 1 << 20,
-                     .shape = {.ranks = 3, .ranks_per_node = 2}};
+  const Machine gpus{.host_memory_bytes = 1 << 20,
+                     .shape = {.ranks = 3, .ranks_per_node = 2, .backend = comm::Backend::nccl}};
   const fsdp::AvailableMemory of_gpus = gpus.memory();
   EXPECT_FALSE(of_gpus.one_memory);
   EXPECT_EQ(of_gpus.on_device, std::nullopt);

@@ -206,9 +206,9 @@ TEST_F(RunFiles, AreSummedUp) {
   EXPECT_EQ(summary.jobs, 2);
   EXPECT_EQ(summary.checkpoints, 1);
   EXPECT_EQ(summarize(run, 110 + 3700).state,
-            "silent for 1h 01m (Slurm job 17, process 4711 on node7 had the folder)");
+            "no output for 1h 01m (last: Slurm job 17, process 4711 on node7)");
   run.running.reset();
-  EXPECT_EQ(summarize(run, 115).state, "ended without saying why");
+  EXPECT_EQ(summarize(run, 115).state, "ended without reporting a reason");
   run.history.push_back({HistoryEvent::Kind::end, 112, 2, 0, "stopped"});
   EXPECT_EQ(summarize(run, 115).state, "stopped");
 }
@@ -220,10 +220,10 @@ TEST_F(RunFiles, OfAJobThatHasJustBegunAreNotSilent) {
   write("running.json", running_json("node7", 4711, "1970-01-02T00:00:00Z"));
   report::Run run = read_run(folder());
   EXPECT_EQ(summarize(run, 86400 + 500).state, "running (Slurm job 17, process 4711 on node7)");
-  EXPECT_THAT(summarize(run, 86400 + 700).state, StartsWith("silent for 11m 40s ("));
+  EXPECT_THAT(summarize(run, 86400 + 700).state, StartsWith("no output for 11m 40s ("));
   write("running.json", running_json("node7", 4711, "now"));
   run = read_run(folder());
-  EXPECT_THAT(summarize(run, 103 + 700).state, StartsWith("silent for 11m 40s ("));
+  EXPECT_THAT(summarize(run, 103 + 700).state, StartsWith("no output for 11m 40s ("));
 }
 
 TEST_F(RunFiles, SayWhatRanksWaitedForEachOther) {
@@ -262,7 +262,8 @@ TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
         std::filesystem::file_time_type::clock::now() - std::chrono::seconds(age));
   };
   record("rank-00001.json", "no progress", "1970-01-01T00:00:00Z", 9);
-  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "it is of an earlier job";
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without reporting a reason")
+      << "it is of an earlier job";
   record("rank-00000.json", "a rank exited", "1970-01-02T03:46:40Z", 5);
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended: a rank exited (flight records)");
   record("terminated-00002.json", "the process was told to terminate", "1970-01-02T03:46:40Z", 3);
@@ -273,16 +274,17 @@ TEST_F(RunFiles, SayByItsFlightRecordsHowARunEnded) {
             "ended: the process was told to terminate (flight records)");
   write("metrics.jsonl", R"({"step": 2, "loss": 3, "time": 100002})"
                          "\n");
-  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why") << "the alarm has passed";
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without reporting a reason")
+      << "the alarm has passed";
   write("flight/rank-00002.json", "torn");
-  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without reporting a reason");
 }
 
 TEST_F(RunFiles, OfARunThatHasSavedItsLastStepAreDone) {
   write("metrics.jsonl", line(1, 4) + line(2, 3));
   const std::string start = "{\"event\":\"start\",\"time\":1,\"step\":0,\"total_steps\":2}\n";
   write("history.jsonl", start + "{\"event\":\"checkpoint\",\"time\":2,\"step\":1}\n");
-  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without saying why");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "ended without reporting a reason");
   write("history.jsonl", start + "{\"event\":\"checkpoint\",\"time\":2,\"step\":2}\n");
   EXPECT_EQ(summarize(read_run(folder()), 0).state, "done");
 }
@@ -293,7 +295,7 @@ TEST_F(RunFiles, AreNotInUseByAJobThatWasKilledHere) {
   write("running.json", running_json(host_name(), ::getpid()));
   EXPECT_THAT(summarize(read_run(folder()), 103).state, HasSubstr("running (Slurm job 17, process "));
   write("running.json", running_json(host_name(), 999999999));
-  EXPECT_EQ(summarize(read_run(folder()), 103).state, "ended without saying why")
+  EXPECT_EQ(summarize(read_run(folder()), 103).state, "ended without reporting a reason")
       << "at once, not after ten minutes";
 }
 

@@ -156,7 +156,7 @@ TEST(DeviceCheck, NoticesAWrongCastFromBlocksOf8Bits) {
     if (o != nullptr && o->source.dtype == DType::int8_blocks) leave_out_the_end(o->destination);
   });
   EXPECT_THAT(failure_of(compare_devices(*device, *judge, {.lora = lora_check_config(4, 0)})),
-              HasSubstr("cast from blocks of 8 bits differs by 0.25 of its norm"));
+              HasSubstr("cast from blocks of 8 bits: relative error 0.25"));
 }
 
 TEST(DeviceCheck, TheSameDeviceHasNoError) {
@@ -218,9 +218,9 @@ TEST(DeviceCheck, SaysWhatDiffersAndByHowMuch) {
   const auto judge = device::make_cpu_device(1);
   const auto device = broken_device("linear_cross_entropy");
   const std::string failure = failure_of(compare_devices(*device, *judge, {}));
-  EXPECT_THAT(failure, HasSubstr("loss of an evaluation differs by 0.05 of its norm, and rounding explains"));
+  EXPECT_THAT(failure, HasSubstr("loss of an evaluation: relative error 0.05, and rounding explains"));
   EXPECT_EQ(failure_of({{"a", 0.5, 1}, {"b", std::nan(""), 1}}),
-            "b differs by nan of its norm, and rounding explains 1");
+            "b: relative error nan, and rounding explains 1");
 }
 
 }  // namespace

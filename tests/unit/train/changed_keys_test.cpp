@@ -224,8 +224,8 @@ TEST_F(ChangedKeys, WhatBendsTheCurveOrHasNoEffectIsRefusedByName) {
   };
   const std::string changed = text("beta2 = 0.99\n[fsdp]\nstrategy = no_shard\n[model]\nweights = other\n");
   EXPECT_THAT(refusal(changed),
-              AllOf(HasSubstr("step-8.h5 is of a run with model.weights = hf, not other, and optimizer.beta2 "
-                              "= 0.95, not 0.99;"),
+              AllOf(HasSubstr("step-8.h5 was saved with model.weights = hf, now other, and optimizer.beta2 "
+                              "= 0.95, now 0.99;"),
                     HasSubstr("run.resume_with_changes = true"), Not(HasSubstr("strategy"))));
   EXPECT_EQ(refusal(text("[fsdp]\nstrategy = no_shard\n")), "");
   config_.run.resume_with_changes = true;
@@ -238,10 +238,11 @@ TEST_F(ChangedKeys, WhatBendsTheCurveOrHasNoEffectIsRefusedByName) {
 
 TEST_F(ChangedKeys, ABaseOfAdaptersIsReadWhereverItIs) {
   config_.lora.rank = 4;
-  EXPECT_THAT(report(text("[model]\nweights = other\n")),
-              testing::Contains(
-                  "changed since step 8: model.weights = other, was hf; the base is read from there, and its "
-                  "checksums are compared"));
+  EXPECT_THAT(
+      report(text("[model]\nweights = other\n")),
+      testing::Contains(
+          "changed since step 8: model.weights = other, was hf; the next steps read the base from there, and its "
+          "checksums must be the same"));
 }
 
 TEST_F(ChangedKeys, AGivenCheckpointHasItsOwnWeights) {

@@ -86,8 +86,8 @@ TEST_F(RunCheckpoints, AreMissedOnlyWhereTheNewestIsGone) {
                            ", is gone, and no other one is left");
   save(folder_ / "elsewhere", 8);
   EXPECT_FALSE(vanished_checkpoint(run_));
-  EXPECT_THAT(refusal(),
-              AllOf(HasSubstr("no checkpoint of " + run_.string() + " is whole"), HasSubstr(file.string())));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(run_.string() + " has no checkpoint that can be read"),
+                               HasSubstr(file.string())));
 }
 
 }  // namespace

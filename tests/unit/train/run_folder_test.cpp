@@ -29,6 +29,10 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+/// As a run writes it.
+std::string noted(const std::string& config) { return with_note(config, "data.train", "3000 tokens"); }
+const std::string kConfig = noted("[run]\n");
+
 void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
 
 RunFolder opened(const fs::path& folder, const std::string& config, std::int64_t last_step = 0) {
@@ -54,14 +58,14 @@ TEST(RunFolder, IsMadeAndTidied) {
   EXPECT_FALSE(fs::exists(folder / "a")) << "there was nothing to run";
   {
     RunFolder made(run, Log(), 0.2);
-    made.open("[run]\n", {.traces = true, .tensorboard = true}, 0);
+    made.open(kConfig, {.traces = true, .tensorboard = true}, 0);
   }
-  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), kConfig);
   EXPECT_TRUE(fs::is_directory(run / "trace"));
   write(run / "checkpoints" / "step-00000002.h5.tmp", "a part");
   write(run / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 1}\n{\"st");
-  auto again = opened(run, "[run]\nseed = 7\n", 1);
-  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\nseed = 7\n");
+  auto again = opened(run, noted("[run]\nseed = 7\n"), 1);
+  EXPECT_EQ(io::read_whole(run / "config.ini"), noted("[run]\nseed = 7\n"));
   EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
   EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
   EXPECT_TRUE(again.metrics().ends_with_step(1));
@@ -71,7 +75,7 @@ TEST(RunFolder, IsMadeAndTidied) {
 TEST(RunFolder, IsOpenedOnAFullDisk) {
   const TemporaryFolder folder;
   const fs::path run = folder / "run";
-  opened(run, "[run]\n");
+  opened(run, kConfig);
   const std::string kept = "{\"step\": 1, \"loss\": 2}\n";
   write(run / "metrics.jsonl", kept + "{\"step\": 2, \"loss\": 1}\n{\"st");
   write(run / "history.jsonl", "{\"event\": \"start\"}\n{\"eve");
@@ -80,11 +84,11 @@ TEST(RunFolder, IsOpenedOnAFullDisk) {
   {
     RunFolder again(run, log, 0.2);
     const FullDisk full;
-    again.open("[run]\n", {.tensorboard = true}, 1, log);
+    again.open(kConfig, {.tensorboard = true}, 1, log);
     EXPECT_FALSE(again.add_metrics("{\"step\": 2}\n")) << "there is no room";
     EXPECT_THAT(again.metrics().unwritten(), HasSubstr("\"step\": 2"));
   }
-  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), kConfig);
   EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), kept);
   EXPECT_EQ(io::read_whole(run / "history.jsonl"), "{\"event\": \"start\"}\n{\"eve")
       << "only ever appended to";
@@ -92,16 +96,20 @@ TEST(RunFolder, IsOpenedOnAFullDisk) {
 
   RunFolder changed(run, Log(), 0.2);
   const FullDisk full;
-  EXPECT_THROW(changed.open("[run]\nseed = 7\n", {}, 1), UserError);
-  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n") << "it is whole";
+  EXPECT_THROW(changed.open(noted("[run]\nseed = 7\n"), {}, 1), UserError);
+  EXPECT_EQ(io::read_whole(run / "config.ini"), kConfig) << "it is whole";
 }
 
 TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
   for (const std::string name : {"config.ini", "metrics.jsonl", "history.jsonl"}) {
     const TemporaryFolder folder;
     write(folder / name, "mine\n");
+    if (name != "history.jsonl") {
+      fs::create_directory(folder / "checkpoints");
+      write(folder / "checkpoints" / "model.pt", "of another program");
+    }
     try {
-      opened(folder.path(), "[run]\n");
+      opened(folder.path(), kConfig);
       FAIL() << name;
     } catch (const UserError& error) {
       EXPECT_EQ(error.what(), "run.dir = " + folder.path().string() + " has no run but a " + name +
@@ -117,8 +125,8 @@ TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
   opened(folder.path(), config);
   write(folder / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
   fs::rename(folder / "checkpoints", folder / "moved-away");
-  opened(folder.path(), "[run]\nseed = 2\n");
-  EXPECT_EQ(io::read_whole(folder / "config.ini"), "[run]\nseed = 2\n");
+  opened(folder.path(), noted("[run]\nseed = 2\n"));
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), noted("[run]\nseed = 2\n"));
   EXPECT_TRUE(fs::is_directory(folder / "checkpoints"));
 }
 
@@ -126,13 +134,13 @@ TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
 TEST(RunFolder, KeepsTheMetricsOfARunWhoseCheckpointsAreGone) {
   const TemporaryFolder folder;
   const std::string text = "{\"step\": 1, \"loss\": 2}\n";
-  opened(folder.path(), "[run]\n").history().append(start_json({.step = 0}, 0));
+  opened(folder.path(), kConfig).history().append(start_json({.step = 0}, 0));
   std::vector<std::string> lines;
   const Log log([&](const std::string& line) { lines.push_back(line); });
   const auto open_again = [&] {
     write(folder / "metrics.jsonl", text);
     RunFolder run(folder.path(), log, 0.2);
-    run.open("[run]\n", {}, 0, log);
+    run.open(kConfig, {}, 0, log);
     run.history().append(start_json({.step = 0}, 1e9));
     run.history().append(checkpoint_json(8, "checkpoints/b.h5", CheckpointContent::all, 0.25, 1e9));
     return io::read_whole(folder / "metrics.jsonl");
@@ -152,7 +160,7 @@ TEST(RunFolder, OfAFinishedRunGetsItsMetrics) {
   const TemporaryFolder folder, elsewhere;
   const fs::path fallback = fallback_folder(folder.path(), elsewhere.path()),
                  metrics = folder / "metrics.jsonl", spilled = fallback / "metrics-to-00000002.jsonl";
-  opened(folder.path(), "[run]\n");
+  opened(folder.path(), kConfig);
   fs::create_directories(fallback);
   const std::string one = "{\"step\": 1, \"loss\": 2}\n", two = "{\"step\": 2, \"loss\": 1}\n";
   write(metrics, one + "{\"st");
@@ -183,7 +191,7 @@ TEST(RunFolder, PutsLinesElsewhereAsideWhereARunBegins) {
   write(fallback / "metrics-to-00000100.jsonl", "{\"step\": 1, \"loss\": 2}\n");
   const auto metrics_from = [&](std::int64_t last_step) {
     RunFolder run(folder.path(), Log(), 0.2);
-    run.open("[run]\n", {}, last_step, Log(), elsewhere.path());
+    run.open(kConfig, {}, last_step, Log(), elsewhere.path());
     return io::read_whole(folder / "metrics.jsonl");
   };
   EXPECT_EQ(metrics_from(0), "");
@@ -194,18 +202,18 @@ TEST(RunFolder, PutsLinesElsewhereAsideWhereARunBegins) {
 TEST(RunFolder, IsOneJobsAtATime) {
   const TemporaryFolder folder;
   {
-    const auto first = opened(folder.path(), "first\n");
+    const auto first = opened(folder.path(), noted("first\n"));
     write(folder / "checkpoints/step-00000002.h5.tmp", "what the first one writes");
     expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
-    EXPECT_EQ(io::read_whole(folder / "config.ini"), "first\n");
+    EXPECT_EQ(io::read_whole(folder / "config.ini"), noted("first\n"));
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
     int turns = 0;
     expect_refusal(folder.path(),
                    [&] { const RunFolder second(folder.path(), Log(), 0.2, [&] { ++turns; }); });
     EXPECT_GT(turns, 0) << "the watchdog must see that it waits";
   }
-  const auto third = opened(folder.path(), "third\n");
-  EXPECT_EQ(io::read_whole(folder / "config.ini"), "third\n");
+  const auto third = opened(folder.path(), noted("third\n"));
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), noted("third\n"));
 }
 
 TEST(RunFolder, SaysWhichJobHasIt) {
@@ -223,11 +231,12 @@ TEST(RunFolder, SaysWhichJobHasIt) {
     return "";
   };
   {
-    const auto first = opened(folder.path(), "first\n");
+    const auto first = opened(folder.path(), noted("first\n"));
     const std::string job = fmt::format("{} is in use by another job (Slurm job 4711, process {} on ",
                                         folder.path().string(), ::getpid());
     EXPECT_THAT(wait(), AllOf(HasSubstr(job), HasSubstr(", since 20"), HasSubstr("; wait for it to finish")));
-    EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(job), HasSubstr("; waiting up to 0 s for it to finish"))));
+    EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(job),
+                                         HasSubstr("; waiting up to 0 s for it to finish, then giving up"))));
     // What a job that was killed has left is not told of the one that has the folder now.
     const std::string own = io::read_whole(folder / "running.json");
     const auto at = own.find(fmt::format(":{},", ::getpid()));
@@ -245,8 +254,8 @@ TEST(RunFolder, SaysWhichJobHasIt) {
 
 TEST(RunFolder, StaysLockedWhenConfigIniIsReplaced) {
   const TemporaryFolder folder;
-  const auto first = opened(folder.path(), "first\n");
-  write(folder / "edited", "edited\n");
+  const auto first = opened(folder.path(), noted("first\n"));
+  write(folder / "edited", noted("edited\n"));
   fs::rename(folder / "edited", folder / "config.ini");  // as sed -i and editors do
   expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
   fs::remove(folder / "config.ini");
@@ -263,9 +272,9 @@ TEST(RunFolder, IsLockedBeforeItIsWritten) {
     // The first one is refused meanwhile.
     RunFolder second(run, Log(), 60, [&] { first.reset(); });
     expect_refusal(run, [&] { const RunFolder third(run, Log(), 0.2); });
-    second.open("second\n", {}, 0);
+    second.open(noted("second\n"), {}, 0);
   }
-  EXPECT_EQ(io::read_whole(run / "config.ini"), "second\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), noted("second\n"));
 }
 
 /// Both find that it is not there.
@@ -281,11 +290,11 @@ TEST(RunFolder, OfTwoJobsThatMakeItTheSecondRemovesNothingOfTheFirst) {
 
 TEST(RunFolder, KeepsTheConfigurationOfTheLastJobWhereTheNextIsRefused) {
   const TemporaryFolder folder;
-  opened(folder.path(), "first\n");
+  opened(folder.path(), noted("first\n"));
   fs::remove(folder / "metrics.jsonl");
   fs::create_directory(folder / "metrics.jsonl");
-  EXPECT_THROW(opened(folder.path(), "second\n"), UserError);
-  EXPECT_EQ(io::read_whole(folder / "config.ini"), "first\n");
+  EXPECT_THROW(opened(folder.path(), noted("second\n")), UserError);
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), noted("first\n"));
 }
 
 TEST(RunFolder, MustBeNamed) {
