@@ -99,21 +99,20 @@ void require_same_base(const TensorSums& found, const AdapterInfo& info, const s
     if (here == found.end() || here->second != sum) different.push_back(name);
   }
   if (different.empty() && found.size() == expected.size()) return;
+  const std::string differences =
+      fmt::format("{} {}", different.empty() ? "more tensors than that has" : names_text(different),
+                  different.size() > 1 || different.empty() ? "differ" : "differs");
   std::error_code ignored;
+  if (std::filesystem::equivalent(base, info.base, ignored) ||
+      std::filesystem::equivalent(std::filesystem::path(base).parent_path(), info.base, ignored)) {
+    throw_user_error(
+        "{} has changed since the adapters in {} were trained on it: {}; bring back the model that was there",
+        info.base, adapter, differences);
+  }
   const std::string gone =
       std::filesystem::exists(info.base, ignored) ? "" : ", no longer there" + seen_from(info.base);
-  const bool has_changed =
-      std::filesystem::equivalent(base, info.base, ignored) ||
-      std::filesystem::equivalent(std::filesystem::path(base).parent_path(), info.base, ignored);
-  if (has_changed) {
-    throw_user_error(
-        "{} has changed since the adapters in {} were trained on it: {} {}; bring back the model that was there",
-        info.base, adapter, different.empty() ? "more tensors than that has" : names_text(different),
-        different.size() > 1 || different.empty() ? "differ" : "differs");
-  }
-  throw_user_error("{} is not the model that the adapters in {} were trained on: {} {}; give that model{}",
-                   base, adapter, different.empty() ? "more tensors than that has" : names_text(different),
-                   different.size() > 1 || different.empty() ? "differ" : "differs",
+  throw_user_error("{} is not the model that the adapters in {} were trained on: {}; give that model{}", base,
+                   adapter, differences,
                    info.base.empty() ? "" : fmt::format(", which was read from {}{}", info.base, gone));
 }
 

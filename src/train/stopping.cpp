@@ -78,8 +78,7 @@ void Stopping::put_file_aside(const Log& log) const {
 
 void Stopping::forget_last_stop() const {
   std::error_code ignored;  // of a folder in which nothing can be removed, the run has said so before
-  if (looks_for_file_ && fs::is_empty(stopped_file_, ignored))  // with content it may be another program's
-    fs::remove(stopped_file_, ignored);
+  if (looks_for_file_) fs::remove(stopped_file_, ignored);
 }
 
 }  // namespace llampi::train
