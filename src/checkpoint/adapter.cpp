@@ -10,6 +10,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -72,6 +73,11 @@ bool is_peft_folder(const fs::path& path) {
   return fs::exists(path / kPeftConfig, ignored);
 }
 
+tokenizer::ChatTemplateText template_of_run(const fs::path& trained) {
+  if (trained.empty() || identify(trained) != FileKind::checkpoint) return {};
+  return {read_checkpoint_summary(trained).texts.chat_template, trained.string()};
+}
+
 }  // namespace
 
 std::string without_peft_prefix(const std::string& name) {
@@ -90,6 +96,13 @@ bool holds_adapter(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return is_peft_folder(path);
   return identify(path) == FileKind::checkpoint && !read_checkpoint_summary(path).texts.adapter.empty();
+}
+
+tokenizer::ChatTemplateText trained_template(const fs::path& weights, const fs::path& adapter) {
+  std::error_code ignored;
+  auto of_adapter =
+      fs::is_directory(adapter, ignored) ? tokenizer::chat_template_in(adapter) : template_of_run(adapter);
+  return of_adapter.text.empty() ? template_of_run(weights) : of_adapter;
 }
 
 std::vector<fs::path> adapter_files(const fs::path& path) {

@@ -219,10 +219,8 @@ void open_base(const fs::path& base, const fs::path& adapter, Exported& exported
       exported.source = open_safetensors(base, exported.config.tie_word_embeddings);
       return;
     case FileKind::checkpoint: {
-      const auto texts = read_checkpoint_summary(base).texts;
-      exported.config = llama_of(texts, base);
+      exported.config = llama_of(read_checkpoint_summary(base).texts, base);
       exported.source = open_checkpoint_weights(base);
-      if (exported.chat_template.empty()) exported.chat_template = texts.chat_template;
       return;
     }
     case FileKind::tokens:
@@ -233,21 +231,17 @@ void open_base(const fs::path& base, const fs::path& adapter, Exported& exported
 
 Exported open_exported(const ExportRequest& request) {
   Exported exported;
-  std::error_code ignored;
-  const bool is_folder = fs::is_directory(request.checkpoint, ignored) && holds_adapter(request.checkpoint);
-  if (!is_folder && identify(request.checkpoint) != FileKind::checkpoint)
-    throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
-                     request.checkpoint.string());
-  const auto texts = is_folder ? CheckpointTexts() : read_checkpoint_summary(request.checkpoint).texts;
-  exported.chat_template = texts.chat_template;
-  if (is_folder) exported.chat_template = tokenizer::chat_template_in(request.checkpoint).text;
-  if (is_folder || !texts.adapter.empty()) {
+  if (holds_adapter(request.checkpoint)) {
     open_base(request.base, request.checkpoint, exported);
     exported.adapter = open_adapter(request.checkpoint);
   } else {
-    exported.config = llama_of(texts, request.checkpoint);
+    if (identify(request.checkpoint) != FileKind::checkpoint)
+      throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
+                       request.checkpoint.string());
+    exported.config = llama_of(read_checkpoint_summary(request.checkpoint).texts, request.checkpoint);
     exported.source = open_checkpoint_weights(request.checkpoint);
   }
+  exported.chat_template = trained_template(request.base, request.checkpoint).text;
   check_tensors(*exported.source, tensors_of(exported.config));
   return exported;
 }

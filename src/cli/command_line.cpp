@@ -93,7 +93,7 @@ CommandLine parse_command_line(const Arguments& arguments, const std::vector<Opt
         value.starts_with("--")) {  // Boost takes the next option for the value
       throw_user_error("the option --{} needs a value", given.string_key);
     }
-    add_or_replace(line, {given.string_key, value, "command line"});
+    add_or_replace(line, {given.string_key, value, kCommandLine});
   }
   return line;
 }

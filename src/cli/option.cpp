@@ -49,7 +49,7 @@ bool includes(const Range& range, double value) {
 }
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& problem) {
-  if (setting.where == "command line" && setting.key.find('.') == std::string::npos)  // no key, but an option
+  if (setting.where == kCommandLine && setting.key.find('.') == std::string::npos)  // no key, but an option
     throw_user_error("--{} {} {}", setting.key, setting.value, problem);
   const std::string where = setting.where.empty() ? "" : fmt::format(" ({})", setting.where);
   throw_user_error("{} = {}{} {}", setting.key, setting.value, where, problem);

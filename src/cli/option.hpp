@@ -85,11 +85,13 @@ struct Option {
   bool flag = false;  ///< given without a value, which means true
 };
 
+inline constexpr char kCommandLine[] = "command line";
+
 /// An option as it was given.
 struct Setting {
   std::string key;
   std::string value;
-  std::string where;  ///< "command line", "small.ini", "LLAMPI_TRAIN_STEPS"; may be empty
+  std::string where;  ///< kCommandLine, "small.ini", "LLAMPI_TRAIN_STEPS"; may be empty
 };
 
 /// Sets the option's target. @throws UserError with key, value, where it came from and what is allowed

@@ -84,6 +84,7 @@ void Column::read_copy(const io::hdf5::Dataset& dataset) {
     io::hdf5::check(H5Dread(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, copy_.data()),
                     "H5Dread");
   } catch (const io::hdf5::Failure& failure) {
+    io::hdf5::throw_if_unreadable(failure, path_);
     throw_user_error("{}: '/{}' cannot be read ({})", path_.string(), name_, failure.reason());
   } catch (const std::exception&) {  // bad_alloc, length_error
     throw_user_error(
@@ -134,6 +135,7 @@ void Column::read(const io::PosixFile& file, std::int64_t begin, std::int64_t co
 
 /// Metadata of versions that this HDF5 does not know are those of a newer one, or damaged.
 [[noreturn]] void refuse_unreadable(const std::filesystem::path& path, const io::hdf5::Failure& failure) {
+  io::hdf5::throw_if_unreadable(failure, path);
   if (failure.reason().find("version number") == std::string::npos)
     throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
   throw_user_error(

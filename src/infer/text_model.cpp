@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/engine_weights.hpp"
 #include "llampi/core/error.hpp"
@@ -46,23 +47,6 @@ std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::strin
   return ids;
 }
 
-/// The template that the run of a checkpoint was trained with; empty: none, or no checkpoint.
-tokenizer::ChatTemplateText template_of_run(const fs::path& trained) {
-  if (checkpoint::identify(trained) != checkpoint::FileKind::checkpoint) return {};
-  return {checkpoint::read_checkpoint_summary(trained).texts.chat_template, trained.string()};
-}
-
-/// That of the adapter, else that of the weights; none is known of the folder of a whole model, whose tokenizer has it.
-tokenizer::ChatTemplateText template_of(const fs::path& weights, const fs::path& adapter) {
-  if (!adapter.empty()) {
-    std::error_code ignored;
-    auto of_adapter =
-        fs::is_directory(adapter, ignored) ? tokenizer::chat_template_in(adapter) : template_of_run(adapter);
-    if (!of_adapter.text.empty()) return of_adapter;
-  }
-  return template_of_run(weights);
-}
-
 }  // namespace
 
 TextModel TextModel::open(const fs::path& weights, const TextOptions& options, bool chat,
@@ -77,11 +61,11 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
   }
   model.end_ids = find_end_ids(weights, model.config.json, name);
   if (chat) {
-    model.chat_template =
-        tokenizer::choose_template(*model.tokenizer, {.name = options.chat_template,
-                                                      .date = options.template_date,
-                                                      .today = today,
-                                                      .trained_with = template_of(weights, options.adapter)});
+    model.chat_template = tokenizer::choose_template(
+        *model.tokenizer, {.name = options.chat_template,
+                           .date = options.template_date,
+                           .today = today,
+                           .trained_with = checkpoint::trained_template(weights, options.adapter)});
   }
   return model;
 }

@@ -28,8 +28,6 @@ namespace {
 constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
 constexpr int kManyMicroBatches = 256;  // likewise, of the steps that are printed
 
-bool on_gpu(const TuneQuestion& q) { return q.machine.on_gpu(); }
-
 /// That lie inside nodes, or take whole nodes, and that of the configuration; the ranks of a node are 0.
 std::vector<int> group_sizes(const TuneQuestion& q) {
   const Machine& m = q.machine;
@@ -68,13 +66,13 @@ std::vector<Sharding> shardings(const TuneQuestion& q) {
 }
 
 Numbers configured_numbers(const TuneQuestion& q) {
-  return {q.config.fsdp.param_dtype.value_or(on_gpu(q) ? DType::bfloat16 : DType::float32),
+  return {q.config.fsdp.param_dtype.value_or(q.machine.on_gpu() ? DType::bfloat16 : DType::float32),
           q.config.fsdp.product_dtype == train::ProductDtype::fp8};
 }
 
 /// A figure that the machine lacks, without which nothing can be predicted with these numbers; empty: there is none.
 std::string missing_figure(const TuneQuestion& q, const Numbers& numbers) {
-  if (!on_gpu(q) || !q.figures.by_operation()) return "";
+  if (!q.machine.on_gpu() || !q.figures.by_operation()) return "";
   const bool is_float32 = numbers.param == DType::float32;
   std::vector<const char*> needed = {is_float32 ? "product_tflops_float32" : "product_tflops_bfloat16"};
   if (numbers.fp8) needed.push_back("product_tflops_fp8");
@@ -109,7 +107,7 @@ std::vector<Numbers> numbers(const TuneQuestion& q, std::vector<std::string>& no
 /// On CPUs host memory is all there is.
 std::vector<fsdp::Offload> offloadings(const TuneQuestion& q, std::vector<std::string>& notes) {
   const fsdp::Offload now = train::offload_of(q.config);
-  if (!on_gpu(q)) return {now};
+  if (!q.machine.on_gpu()) return {now};
   const auto kept = [&](const fsdp::Offload& o) {
     return (!q.kept.contains("fsdp.cpu_offload") ||
             (o.optimizer == now.optimizer && o.params == now.params)) &&
@@ -298,13 +296,14 @@ class Trials {
 
   std::int64_t most_room() const { return fsdp::most_attention_room(q_.machine.memory_bytes); }
   train::Config with_room(train::Config config, std::int64_t bytes) const {
-    if (on_gpu(q_) && !q_.config.run.attention_workspace) config.run.attention_workspace = bytes >> 20;
+    if (q_.machine.on_gpu() && !q_.config.run.attention_workspace)
+      config.run.attention_workspace = bytes >> 20;
     if (!config.run.logits_workspace)
       config.run.logits_workspace = device::kLogitsBytes >> 20;  // larger only if memory is left
     return config;
   }
   fsdp::EngineOptions with_most_room(fsdp::EngineOptions options) const {
-    if (on_gpu(q_) && !q_.config.run.attention_workspace) options.batch.attention_room = most_room();
+    if (q_.machine.on_gpu() && !q_.config.run.attention_workspace) options.batch.attention_room = most_room();
     return options;
   }
   std::int64_t micro_batches(const train::Config& config) const {
@@ -401,18 +400,19 @@ std::string nothing_fits(const TuneQuestion& q, const Tuning& tuning) {
     needs.push_back(fmt::format("with offloading a node needs {} of host memory at least, but has {}",
                                 format_bytes(tuning.least_host_needed_bytes),
                                 format_bytes(q.machine.host_memory_bytes)));
-  return fmt::format(
-      "none of {} fits: {}{}; use more ranks, a shorter data.seq_len or state in bfloat16{}",
-      count(tuning.candidates, "combination"), fmt::join(needs, ", and "),
-      reason.empty() ? "" : fmt::format(" (some are not possible: {})", reason),
-      on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
+  return fmt::format("none of {} fits: {}{}; use more ranks, a shorter data.seq_len or state in bfloat16{}",
+                     count(tuning.candidates, "combination"), fmt::join(needs, ", and "),
+                     reason.empty() ? "" : fmt::format(" (some are not possible: {})", reason),
+                     q.machine.on_gpu() && q.machine.host_memory_bytes == 0
+                         ? ", or allow offloading with --host-memory"
+                         : "");
 }
 
 /// If `auto` makes one of the best combinations faster than the first.
 void put_decided_activations_first(const TuneQuestion& q, const Trials& trials,
                                    std::vector<TimedChoice>& timed) {
   constexpr std::size_t kBest = 6;
-  const bool may_offload = on_gpu(q) && q.machine.host_memory_bytes > 0;
+  const bool may_offload = q.machine.on_gpu() && q.machine.host_memory_bytes > 0;
   if (!may_offload || q.kept.contains("activation.checkpointing") || q.kept.contains("activation.offload"))
     return;
   std::optional<TimedChoice> best;

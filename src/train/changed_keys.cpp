@@ -334,17 +334,15 @@ void refuse_changes(const Config& config, const std::vector<Change>& changes, co
       refused.push_back(fmt::format("{} = {}, now {}", change.key, shown(change.then), shown(change.now)));
   }
   if (refused.empty()) return;
-  const auto shapes_adapters = [](const Change& change) {
+  const bool shapes_adapters = std::ranges::any_of(changes, [](const Change& change) {
     return change.key == "lora.rank" || change.key == "lora.targets";
-  };
-  if (std::ranges::any_of(changes, shapes_adapters))
-    throw_user_error(
-        "{} was saved with {}; adapters keep their rank and their layers: use another run.dir to start a new run",
-        source, fmt::join(refused, ", and "));
+  });
   throw_user_error(
-      "{} was saved with {}; use another run.dir to start a new run, or set run.resume_with_changes = true to "
-      "continue this one with the new values",
-      source, fmt::join(refused, ", and "));
+      "{} was saved with {}; {}", source, fmt::join(refused, ", and "),
+      shapes_adapters
+          ? "adapters keep their rank and their layers: use another run.dir to start a new run"
+          : "use another run.dir to start a new run, or set run.resume_with_changes = true to continue this one with "
+            "the new values");
 }
 
 std::string recorded_text(const Continuing& run) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/run_folder.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
@@ -210,12 +211,6 @@ std::string with_weights_note(const std::string& text, const Config& config, con
   return with_note(text, "model.weights", std::string(kReadFrom) + weights.string());
 }
 
-/// That a checkpoint's run was trained with; empty: none, or no checkpoint.
-std::string chat_template_of(const fs::path& weights) {
-  if (weights.empty() || checkpoint::identify(weights) != checkpoint::FileKind::checkpoint) return {};
-  return checkpoint::read_checkpoint_summary(weights).texts.chat_template;
-}
-
 /// Of a run that begins.
 Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                          const std::string& data, const Log& log) {
@@ -234,7 +229,9 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights, [&] {
-    start.chat_template = chat_template_of(start.weights);
+    with_source("lora.weights = ", start.adapter, [&] {
+      start.chat_template = checkpoint::trained_template(start.weights, start.adapter).text;
+    });
     check_tokenizers(config, inputs, start.weights, log);
   });
   return start;

@@ -49,9 +49,8 @@ void refuse_files_of_others(const fs::path& folder) {
       !read_run_text(io::read_whole(config)).note("data.train").empty())
     return;
   std::vector<fs::path> files = {config, folder / "metrics.jsonl"};
-  if (!fs::exists(folder / "checkpoints",
-                  ignored))  // else it may be a run's, whose checkpoints are in the fallback folder
-    files.push_back(folder / "history.jsonl");  // to which lines are only added
+  // A run whose checkpoints are all in its fallback folder has a history, to which lines are only added.
+  if (!fs::exists(folder / "checkpoints", ignored)) files.push_back(folder / "history.jsonl");
   for (const auto& file : files) {
     if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
     throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",

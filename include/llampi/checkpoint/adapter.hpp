@@ -14,6 +14,7 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/io/block_sums.hpp"
 #include "llampi/model/lora.hpp"
+#include "llampi/tokenizer/tokenizer.hpp"
 
 namespace llampi::checkpoint {
 
@@ -48,6 +49,13 @@ struct Adapter {
 bool holds_adapter(const std::filesystem::path& path);
 /// @throws UserError if it is neither, or damaged
 Adapter open_adapter(const std::filesystem::path& path);
+
+/// The chat template that weights were trained with: that of the adapters, where they are known to have one, else that of the
+/// run that wrote the weights. Empty text: none is known, as of the folder of a whole model, whose tokenizer has it.
+/// @param weights, adapter as of --weights and --adapter; empty: none
+/// @throws UserError if one of them is neither weights nor adapters
+tokenizer::ChatTemplateText trained_template(const std::filesystem::path& weights,
+                                             const std::filesystem::path& adapter);
 
 /// The files that it is in. @throws UserError if there is no such file or folder
 std::vector<std::filesystem::path> adapter_files(const std::filesystem::path& path);

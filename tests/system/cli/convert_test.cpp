@@ -262,7 +262,14 @@ TEST_F(Convert, KeepsTheChatTemplateOfWhatItStartedFrom) {
   expect_done(1, train + "chat.h5 --run.dir=run --model.config=base");
   expect_done(1, train + "text.h5 --run.dir=text --model.config=base --model.weights=run");
   expect_done(1, train + "text.h5 --run.dir=lora --model.config=base --model.weights=run --lora.rank=2");
-  for (const std::string& trained : {std::string("text"), std::string("lora")})
+  // Adapters that were trained with a template, of a base that has none.
+  expect_done(1, train + "text.h5 --run.dir=plain --model.config=base");
+  expect_done(1, train + "chat.h5 --run.dir=chats --model.config=base --model.weights=plain --lora.rank=2");
+  expect_done(
+      1,
+      train +
+          "text.h5 --run.dir=more --model.config=base --model.weights=plain --lora.rank=2 --lora.weights=chats");
+  for (const std::string& trained : {std::string("text"), std::string("lora"), std::string("more")})
     EXPECT_EQ(json::parse(run(1, "inspect --json " + trained).out)["chat_template"], "chatml") << trained;
 
   // An adapter that is not known to have one: its base has.
