@@ -43,7 +43,7 @@ class EmulatedCommunicator;
 struct State {
   int delay = kUsualDelay;
   Call failing = Call::none, stalling = Call::none;
-  bool misaligned = false;
+  bool misaligned = false, useless_windows = false;
   bool chained = true;
   std::shared_ptr<Point> last;  ///< collective that was issued
   std::atomic<int> open = 0, destroyed = 0, aborted = 0, windows = 0, split = 0;
@@ -173,9 +173,11 @@ class EmulatedCommunicator final : public LibraryCommunicator {
       check_mpi(MPI_Allreduce(&own, &largest, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, link_->mpi));
       require(own == largest, "a window of another size than on another rank");
       windows_.insert(data);
+      useless_windows_ = emulator::state().useless_windows;
       ++emulator::state().windows;
     });
   }
+  bool has_window(void* data) const override { return windows_.contains(data) && !useless_windows_; }
   Result close_window(void* data) override {
     if (!windows_.contains(data)) return {};
     return begin(Call::none, [this, data] {
@@ -331,6 +333,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   Result error_;
   bool finalized_ = false;
   std::set<const void*> windows_;
+  bool useless_windows_ = false;
   bool connects_ = true;                       ///< in its next collective, the first
   MPI_Request connection_ = MPI_REQUEST_NULL;  ///< complete when all ranks have come there
 };
@@ -400,10 +403,11 @@ void lose_a_rank() {
 }
 void chain_collectives(bool wanted) { state().chained = wanted; }
 void misalign_memory(bool wanted) { state().misaligned = wanted; }
+void have_no_use_for_windows(bool wanted) { state().useless_windows = wanted; }
 void reset_communicators() {
   state().delay = kUsualDelay;
   state().failing = state().stalling = Call::none;
-  state().misaligned = false;
+  state().misaligned = state().useless_windows = false;
   state().chained = true;
 }
 

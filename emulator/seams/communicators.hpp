@@ -45,6 +45,8 @@ void stall_next(Call call);
 void lose_a_rank();
 /// Memory for communication is aligned to 256 bytes instead of 2 MiB, as NCCL's without cuMem.
 void misalign_memory(bool wanted);
+/// As NCCL does on links without symmetric memory: registering succeeds, and there is no window.
+void have_no_use_for_windows(bool wanted);
 /// As it was at the start, but for the counts.
 void reset_communicators();
 

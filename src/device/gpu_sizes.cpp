@@ -57,10 +57,15 @@ class GpuSizes final : public OperationSizes {
 
 }  // namespace
 
-void require_gpu_heads(std::int64_t head_dim) {
-  if (head_dim <= kMostGpuHeadDim) return;
-  throw_user_error("the model has head_dim = {}, and GPUs have kernels for at most {}; use cpu as the device",
-                   head_dim, kMostGpuHeadDim);
+void require_gpu_kernels(std::int64_t head_dim, std::int64_t hidden, DType dtype) {
+  const auto require_at_most = [](const std::string& what, std::int64_t size, std::int64_t most) {
+    if (size > most)
+      throw_user_error("the model has {} = {}, and GPUs have kernels for at most {}; use cpu as the device",
+                       what, size, most);
+  };
+  require_at_most("head_dim", head_dim, kMostGpuHeadDim);
+  require_at_most(fmt::format("hidden_size (in {})", to_string(dtype)), hidden,
+                  most_gpu_hidden(hidden, dtype));
 }
 
 std::int64_t attention_pieces(AttentionShape shape, std::int64_t sequences, std::int64_t seq_len,

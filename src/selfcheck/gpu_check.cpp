@@ -16,7 +16,8 @@ void check_gpus(comm::World& world, const comm::Compute& compute, const GpuCheck
                 const Log& log) {
   if (!compute.on_gpu()) return;
   comm::agree(world, [&] {
-    if (options.model != nullptr) device::require_gpu_heads(options.model->head_dim);
+    if (options.model != nullptr)
+      device::require_gpu_kernels(options.model->head_dim, options.model->hidden_size, options.dtype);
   });
   DeviceCheckOptions small = options.fp8 ? fp8_check_options(options.dtype, *options.fp8)
                                          : DeviceCheckOptions{.dtype = options.dtype};

@@ -93,7 +93,7 @@ void RunReport::describe(std::int64_t total_steps) {
                 count(run_.config.data.seq_len, "token"),
                 count(run_.inputs.sampler->steps_per_epoch(), "step"), count(total_steps, "step"));
   run_.log.info("ranks: {} on {}; {}", run_.world.size(), count(topology.nodes, "node"),
-                run_.world.describe());
+                run_.compute.world().describe());
   const auto& precision = run_.engine->options().precision;
   if (const auto note = placement_note(run_.engine->mesh(), precision, topology.node_of_rank); !note.empty())
     run_.log.info("sums: {}", sums_in_words(run_.engine->mesh(), precision, note));

@@ -11,8 +11,13 @@
 namespace llampi::device {
 
 inline constexpr std::int64_t kMostGpuHeadDim = 256;  ///< elements of a head, as far as GPUs have kernels
-/// @throws UserError for larger heads
-void require_gpu_heads(std::int64_t head_dim);
+/// The longest rows of RMSNorm for which GPUs have kernels: 16384 elements of 16 bits, 8192 in float32 and where a row is not
+/// whole vectors of 8.
+constexpr std::int64_t most_gpu_hidden(std::int64_t hidden, DType dtype) {
+  return size_of(dtype) == 2 && hidden % 8 == 0 ? 16384 : 8192;
+}
+/// @throws UserError for larger heads or rows
+void require_gpu_kernels(std::int64_t head_dim, std::int64_t hidden, DType dtype);
 
 /// The heads of an attention; a row of `qkv` holds Hq query heads, then Hkv key heads, then Hkv value heads,
 /// each of D.

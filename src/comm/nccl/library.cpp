@@ -93,6 +93,10 @@ class NcclCommunicator final : public LibraryCommunicator {
   Result open_window(void* data, std::size_t bytes) override {
     return result_of(ncclCommWindowRegister(handle_, data, bytes, &windows_[data], NCCL_WIN_COLL_SYMMETRIC));
   }
+  bool has_window(void* data) const override {
+    const auto window = windows_.find(data);
+    return window != windows_.end() && window->second != nullptr;
+  }
   Result close_window(void* data) override {
     const auto window = windows_.find(data);
     if (window == windows_.end()) return {};

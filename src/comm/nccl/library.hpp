@@ -81,6 +81,8 @@ class LibraryCommunicator {
   /// Registers memory of the GPU that Library::allocate() gave, for collectives at equal places on all ranks. Collective, with as
   /// many bytes on each rank.
   virtual Result open_window(void* data, std::size_t bytes) = 0;
+  /// Once that is done: NCCL makes no window where it has no use for one.
+  virtual bool has_window(void* data) const = 0;
   /// Before that memory is freed; nothing if there is no window on it. Collective.
   virtual Result close_window(void* data) = 0;
   /// Waits for what was issued. All ranks call it before destroy().

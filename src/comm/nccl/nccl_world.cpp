@@ -58,6 +58,10 @@ std::string NcclWorld::describe() const {
   return fmt::format("{}, {}{}", mpi_.describe(), library().version(), note_);
 }
 
+void NcclWorld::add_note(const std::string& note) {
+  if (note_.find(note) == std::string::npos) note_ += note;
+}
+
 std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members,
                                         const std::vector<device::Stream>& streams) {
   std::unique_ptr<Group> host = mpi_.group(members, {device::Stream::host});
@@ -75,14 +79,19 @@ device::Memory NcclWorld::allocate(std::int64_t bytes) {
   std::int64_t without = registrable ? 0 : 1;
   if (options_.resources.window) mpi_.sum(std::span(&without, 1));  // a window is one of all ranks
   const bool window = options_.resources.window && without == 0;
+  if (options_.resources.window && !window) add_note(", without windows: NCCL has no memory for them");
   if (!registrable) {
     if (data != nullptr) library().free(data);
     cudaGetLastError();  // what NCCL left there is no error of the next launch
     device::Memory memory = gpu_.device.allocate(bytes);
-    if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
+    add_note(", buffers by cudaMalloc");
     return memory;
   }
-  if (window) session_->open_windows(data, static_cast<std::size_t>(bytes));
+  if (window) {
+    std::int64_t missing = session_->open_windows(data, static_cast<std::size_t>(bytes)) ? 0 : 1;
+    mpi_.sum(std::span(&missing, 1));
+    if (missing > 0) add_note(", without all windows: NCCL has no use for some");
+  }
   device::Memory memory(data, bytes, [session = window ? session_ : nullptr](void* begin) {
     if (session) close_quietly(*session, begin);
     library().free(begin);

@@ -30,8 +30,8 @@ class NcclWorld final : public World {
   std::unique_ptr<Group> group(const std::vector<int>& members,
                                const std::vector<device::Stream>& streams) override;
   std::unique_ptr<Channel> channel() override { return mpi_.channel(); }
-  /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
-  /// describe() says so.
+  /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc. describe() names that, and
+  /// windows that were asked for and are not there on some rank.
   device::Memory allocate(std::int64_t bytes) override;
   std::unique_ptr<World> split(int color) override { return mpi_.split(color); }
   int communicator_number() const override { return mpi_.communicator_number(); }
@@ -62,6 +62,8 @@ class NcclWorld final : public World {
   Gpu gpu_;
   NcclOptions options_;
   std::shared_ptr<Session> session_;
+  void add_note(const std::string& note);
+
   std::string note_;
   int exceptions_ = std::uncaught_exceptions();
 };

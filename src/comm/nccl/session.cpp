@@ -70,12 +70,18 @@ std::vector<std::shared_ptr<Handle>> Session::open_handles() {
   return open_;
 }
 
-void Session::open_windows(void* data, std::size_t bytes) {
+bool Session::open_windows(void* data, std::size_t bytes) {
+  bool all = true;
   for (const auto& handle : open_handles()) {
     const Result result =
         call(handle, [&](auto& communicator) { return communicator->open_window(data, bytes); });
     settle(handle, result, "a window on memory that travels");
+    call(handle, [&](auto& communicator) {
+      all = communicator->has_window(data) && all;
+      return Result();
+    });
   }
+  return all;
 }
 
 void Session::close_windows(void* data) {

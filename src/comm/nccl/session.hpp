@@ -62,7 +62,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   /// A window of each communicator that there is: LibraryCommunicator::open_window(). Collective, as closing them is, which does
   /// nothing once all are aborted.
-  void open_windows(void* data, std::size_t bytes);
+  /// @returns whether each of them has one
+  bool open_windows(void* data, std::size_t bytes);
   void close_windows(void* data);
   /// @throws Error, after fail(), if something went wrong in any communicator
   void check();

@@ -30,16 +30,21 @@ std::string bus_id(int gpu) {
 
 cudaEvent_t native(const Event& event) { return static_cast<const PooledEvent*>(event.get())->get(); }
 
-/// @throws UserError if there is not so much, with `where` to say whose memory it is
-void check_allocation(cudaError_t status, const char* call, std::int64_t bytes, const std::string& where) {
+/// Memory that starts at a page. @param allocate of CUDA, named `call`
+/// @param shortage "of what cannot be allocated; what to do"
+template <class Allocate, class Shortage>
+Memory aligned_memory(std::int64_t bytes, const char* call, const Allocate& allocate,
+                      cudaError_t (*free)(void*), const Shortage& shortage) {
+  void* base = nullptr;
+  const cudaError_t status = allocate(&base, static_cast<std::size_t>(bytes + kAlignment));
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // or the next check would report it again
-    throw_user_error(
-        "out of memory: {} {} cannot be allocated; look for other processes on the GPU (nvidia-smi), or lower train.micro_batch, "
-        "recompute more (activation.checkpointing) or use more ranks",
-        format_bytes(bytes), where);
+    throw_user_error("out of memory: {} {}", format_bytes(bytes), shortage());
   }
   check(status, call);
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  auto* const begin = static_cast<std::byte*>(base) + (kAlignment - address % kAlignment) % kAlignment;
+  return Memory(begin, bytes, [base, free](void*) { free(base); });
 }
 
 }  // namespace
@@ -101,15 +106,15 @@ std::string CudaDevice::describe() const {
 Memory CudaDevice::allocate(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");
   if (bytes == 0) return {};
-  void* base = nullptr;
-  const auto reserved = static_cast<std::size_t>(bytes + kAlignment);
-  check_allocation(cudaMalloc(&base, reserved), "cudaMalloc", bytes,
-                   fmt::format("of {}, which has {} left", name_of(properties_, options_.gpu),
-                               format_bytes(available_bytes(1))));
-  const auto address = reinterpret_cast<std::uintptr_t>(base);
-  auto* const begin = static_cast<std::byte*>(base) + (kAlignment - address % kAlignment) % kAlignment;
-  Memory memory(begin, bytes, [base](void*) { cudaFree(base); });
-  check(cudaMemsetAsync(base, 0, reserved, compute()), "cudaMemsetAsync");
+  Memory memory = aligned_memory(
+      bytes, "cudaMalloc", [](void** base, std::size_t size) { return cudaMalloc(base, size); }, cudaFree,
+      [&] {
+        return fmt::format(
+            "of {}, which has {} left, cannot be allocated; look for other processes on the GPU (nvidia-smi), or lower "
+            "train.micro_batch, recompute more (activation.checkpointing) or use more ranks",
+            name_of(properties_, options_.gpu), format_bytes(available_bytes(1)));
+      });
+  check(cudaMemsetAsync(memory.data(), 0, static_cast<std::size_t>(bytes), compute()), "cudaMemsetAsync");
   synchronize(Stream::compute);  // any stream may use it
   return memory;
 }
@@ -117,18 +122,16 @@ Memory CudaDevice::allocate(std::int64_t bytes) {
 Memory CudaDevice::allocate_host(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");
   if (bytes == 0) return {};
-  void* base = nullptr;
-  const auto reserved = static_cast<std::size_t>(bytes + kAlignment);
-  check_allocation(cudaHostAlloc(&base, reserved, cudaHostAllocPortable), "cudaHostAlloc", bytes,
-                   "of page-locked host memory");
-  const auto address = reinterpret_cast<std::uintptr_t>(base);
-  auto* const begin = static_cast<std::byte*>(base) + (kAlignment - address % kAlignment) % kAlignment;
-  Memory memory(begin, bytes, [base](void*) { cudaFreeHost(base); });
-  std::memset(begin, 0, static_cast<std::size_t>(bytes));
+  Memory memory = aligned_memory(
+      bytes, "cudaHostAlloc",
+      [](void** base, std::size_t size) { return cudaHostAlloc(base, size, cudaHostAllocPortable); },
+      cudaFreeHost,
+      [] {
+        return "of page-locked host memory cannot be allocated; request more (--mem), offload less or use more ranks";
+      });
+  std::memset(memory.data(), 0, static_cast<std::size_t>(bytes));
   return memory;
 }
-
-static_assert(kGemmWorkspace == Gemm::kWorkspace);
 
 void CudaDevice::set_workspace(Tensor workspace) {
   require(workspace.bytes() >= sizes_->shared_workspace(), "the shared workspace is too small");

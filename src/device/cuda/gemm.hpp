@@ -71,8 +71,6 @@ class Gemm final : public Autotuner {
   void run(const GemmShape& shape, const GemmOperands& operands, const Tensor& workspace,
            cudaStream_t stream);
 
-  static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
-
   // Autotuner: which algorithm has which product
   std::string key() const override;
   void adopt(const AlgorithmChoices& choices) override;

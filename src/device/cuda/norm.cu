@@ -18,6 +18,9 @@ constexpr int kNormThreads = 512;  ///< at most
 /// vectors are the most that a row can have.
 template <int N>
 constexpr int kHeld = N == 1 ? 16 : 4;
+static_assert(kNormThreads * kHeld<8> * 8 == most_gpu_hidden(8, DType::bfloat16));
+static_assert(kNormThreads * kHeld<4> * 4 == most_gpu_hidden(8, DType::float32));
+static_assert(kNormThreads * kHeld<1> == most_gpu_hidden(1, DType::bfloat16));
 
 /// The part of a row that a thread holds, vectors blockDim.x apart.
 template <class T, int N>
@@ -146,13 +149,11 @@ __global__ void __launch_bounds__(kNormThreads)
 }
 
 /// work(N, threads) for rows of this many elements.
-/// @throws Error if they are too wide
 template <class T, class Work>
 void with_row(std::int64_t hidden, bool fits, const Work& work) {
   with_width<kWidth<T>>(fits, [&](auto n) {
     const std::int64_t threads = 32 * ceil_div(hidden, std::int64_t{32} * n() * kHeld<n()>);
-    if (threads > kNormThreads)
-      throw Error(fmt::format("the GPU has no RMSNorm for rows of {} elements", hidden));
+    require(threads <= kNormThreads, "rows of RMSNorm beyond most_gpu_hidden()");
     work(n, dim3(static_cast<unsigned>(threads)));
   });
 }

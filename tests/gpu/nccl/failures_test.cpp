@@ -291,6 +291,24 @@ TEST_F(NcclFailures, WindowsAreOpenAsLongAsTheMemory) {
   EXPECT_EQ(emulator::communicator_counts().most_ctas, 4);
 }
 
+TEST_F(NcclFailures, AllRanksKnowThatWindowsAreMissing) {
+  for (const bool on_one_rank : {true, false}) {
+    world = std::make_unique<comm::nccl::NcclWorld>(
+        mpi, comm::nccl::Gpu{gpu, gpu},
+        comm::NcclOptions{.patience = std::chrono::seconds(30),
+                          .resources = {.max_ctas = 4, .window = true}});
+    const auto group = world->group(all, streams);
+    EXPECT_EQ(world->describe().find("windows"), std::string::npos) << world->describe();
+    if (on_one_rank && mpi.rank() == 1) emulator::fail_next(emulator::Call::allocate);
+    if (!on_one_rank) emulator::have_no_use_for_windows(mpi.rank() == 1);
+    const device::Memory memory = world->allocate(10'000);
+    const std::string expected = on_one_rank ? "without windows: NCCL has no memory for them"
+                                             : "without all windows: NCCL has no use for some";
+    EXPECT_NE(world->describe().find(expected), std::string::npos) << world->describe();
+    emulator::have_no_use_for_windows(false);
+  }
+}
+
 TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
   const auto group = world->group({mpi.rank()});
   const Buffer buffer = values();

@@ -139,6 +139,7 @@ MISTAKES = [
     ("model", "train --model.config=m_negative --run.dir=r", 2, "vocab_size", RUN),
     ("model", "train --model.config=m_odd --run.dir=r", 2, "head_dim", RUN),
     ("model", "llampi plan --model.config=m_gpu_heads --data.seq_len=64 --device cuda", 2, "head_dim = 320, and GPUs have kernels for at most 256"),
+    ("model", "llampi plan --model.config=m_gpu_rows --data.seq_len=64 --device cuda --fsdp.param_dtype=float32", 2, "hidden_size \\(in float32\\) = 16384, and GPUs have kernels for at most 8192"),
     ("model", "train --model.config=m_missing --run.dir=r", 2, "hidden_size", RUN),
     ("model", "train --model.config=m_torn --run.dir=r", 2, "m_torn", RUN),
     ("model", "train --model.config=m_list --run.dir=r", 2, "m_list", RUN),

@@ -154,6 +154,7 @@ def make_models(folder):
     changed_model(folder, "m_negative", vocab_size=-1)
     changed_model(folder, "m_odd", head_dim=7)
     changed_model(folder, "m_gpu_heads", head_dim=320)
+    changed_model(folder, "m_gpu_rows", hidden_size=16384, head_dim=16)
     changed_model(folder, "m_small", vocab_size=100)
     (folder / "m_torn").mkdir()
     (folder / "m_torn" / "config.json").write_text(json.dumps(MODEL)[:60])
