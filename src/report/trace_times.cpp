@@ -156,7 +156,7 @@ TraceTimes read_trace_times(const TraceFiles& traces) {
     RankTimes rank;
     try {
       rank = trace_times(io::read_whole(file.path));
-    } catch (const UserError&) {  // it cannot be read
+    } catch (const Error&) {  // it cannot be read
     }
     if (rank.steps > 0) {
       times.ranks.push_back(std::move(rank));

@@ -10,12 +10,12 @@ namespace llampi::train {
 GrowingFile::GrowingFile(const std::filesystem::path& file)
     : file_(io::PosixFile::open_for_writing(file)), bytes_(file_.size()) {}
 
-bool GrowingFile::append(std::string_view bytes) try {
+std::string GrowingFile::append(std::string_view bytes) try {
   unwritten_ += bytes;
   write();
-  return true;
-} catch (const Error&) {
-  return false;
+  return {};
+} catch (const Error& error) {
+  return error.what();
 }
 
 void GrowingFile::sync() {

@@ -17,8 +17,8 @@ class GrowingFile {
   /// Opens an existing file. @throws UserError if it cannot be written
   explicit GrowingFile(const std::filesystem::path& file);
 
-  /// True if all of it is written. Does not throw: whether the disk stays bad shows in sync().
-  bool append(std::string_view bytes);
+  /// Empty if all of it is written, else why not. Does not throw: whether the disk stays bad shows in sync().
+  std::string append(std::string_view bytes);
   /// Everything is on disk when it returns. @throws UserError if there is no room, CallError for what the user cannot mend
   void sync();
   /// That which could not be written.

@@ -94,11 +94,12 @@ void Journal::finish() {
   }
 }
 
-/// That there is no room for a line is told once, and again at the next save.
+/// That a line cannot be written is told once, and again at the next save.
 void Journal::add_metrics(const std::string& line) {
   const bool was_written = folder_->metrics().unwritten().empty();
-  if (folder_->add_metrics(line) || !was_written) return;
-  log_.warning("{}/metrics.jsonl cannot be written; its lines stay in memory until it can: make room there",
+  const std::string problem = folder_->add_metrics(line);
+  if (problem.empty() || !was_written) return;
+  log_.warning("{}; the lines of {}/metrics.jsonl stay in memory until they can be written", problem,
                config_.run.dir);
 }
 

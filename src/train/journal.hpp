@@ -37,11 +37,11 @@ class Journal {
 
   /// What the engine uses of each kind of memory: "device", "host".
   void memory(const std::map<std::string, std::int64_t>& used_bytes);
-  /// To metrics.jsonl. @throws CallError for what the user cannot mend
+  /// To metrics.jsonl, or into memory while that cannot be written.
   void write(const StepMetrics& metrics);
   /// On the console, every log.every steps, and for Prometheus then and where its file gets old. After each step.
   void show(const StepMetrics& metrics);
-  /// @throws CallError as write()
+  /// As write().
   void evaluation(std::int64_t step, double loss);
   /// A checkpoint has its name.
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);

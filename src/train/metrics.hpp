@@ -67,8 +67,8 @@ class MetricsFile {
 
   /// Whether the last line was that of a step's training, when the file was opened.
   bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }
-  /// True if it is written; else it is kept in memory.
-  bool append(std::string_view line) { return file_.append(line); }
+  /// As GrowingFile::append().
+  std::string append(std::string_view line) { return file_.append(line); }
   /// All lines are on disk when it returns. @throws UserError if there is no room
   void sync() { file_.sync(); }
   /// Lines for which there was no room.

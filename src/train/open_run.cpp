@@ -113,7 +113,7 @@ void keep_choices_of_run(const OpenRun& run, const TunedRun& choices) {
   if (choices.products.empty()) return;
   try {
     keep_choices(run.room->folder() / kChoicesFile, choices, run.log);
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     run.log.warning(
         "a run that continues this one may choose other matrix-product algorithms, which changes last bits: {}",
         error.what());

@@ -26,7 +26,7 @@ void write_text(const fs::path& file, const std::string& text, std::ios::openmod
 /// Training does not depend on it.
 void create_trace_folder(const fs::path& folder, const Log& log) try {
   io::create_folder(folder);
-} catch (const UserError& error) {
+} catch (const Error& error) {
   log.warning("there will be no trace: {}", error.what());
 }
 
@@ -150,11 +150,11 @@ void RunFolder::keep_metrics_of_lost_steps(const fs::path& metrics, std::int64_t
 /// Training does not depend on them.
 void RunFolder::open_events(const fs::path& metrics, const Log& log) try {
   events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
-} catch (const UserError& error) {
+} catch (const Error& error) {
   log.warning("nothing is written for TensorBoard: {}", error.what());
 }
 
-bool RunFolder::add_metrics(const std::string& line) {
+std::string RunFolder::add_metrics(const std::string& line) {
   if (events_) events_->append(line);
   return metrics_->append(line + "\n");
 }

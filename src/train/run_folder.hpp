@@ -52,7 +52,7 @@ class RunFolder {
   MetricsFile& metrics() { return *metrics_; }
   HistoryFile& history() { return *history_; }
   /// A line of metrics.jsonl, for it and for TensorBoard. True if metrics.jsonl has it.
-  bool add_metrics(const std::string& line);
+  std::string add_metrics(const std::string& line);
 
  private:
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }

@@ -12,10 +12,12 @@ namespace llampi::train {
 
 void SaveSchedule::save(CheckpointContent content) {
   get_ready();
-  if (const std::int64_t steps = not_finite_.in_a_row(); steps > 0)
-    run_.log.warning("the checkpoint of step {} may be unusable: the last {} not finite", run_.state.step,
-                     steps == 1 ? "step was" : fmt::format("{} steps were", steps));
-  run_.saver->save(run_.state, content);
+  const std::int64_t steps = not_finite_.in_a_row();
+  if (steps > 0)
+    run_.log.warning(
+        "the checkpoint of step {} may be unusable: the last {} not finite; no older one is deleted for it",
+        run_.state.step, steps == 1 ? "step was" : fmt::format("{} steps were", steps));
+  run_.saver->save(run_.state, content, steps > 0 ? Older::kept : Older::pruned);
   saves_again_ = false;
 }
 
@@ -24,7 +26,7 @@ void SaveSchedule::start() {
   if (is_put_off_) return;
   get_ready();
   if (saves_again_) {
-    run_.saver->save(run_.state, run_.config.checkpoint.content);
+    run_.saver->save(run_.state, run_.config.checkpoint.content, Older::pruned);
   } else {
     run_.saver->start(run_.state);
   }

@@ -2,6 +2,7 @@
 #include "train/saver.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -148,12 +149,13 @@ struct Saver::Wait {
   bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
 };
 
-void Saver::save(const checkpoint::TrainingState& state, CheckpointContent content) {
+void Saver::save(const checkpoint::TrainingState& state, CheckpointContent content, Older older) {
   if (saved_step_ == state.step && (saved_content_ == CheckpointContent::all || content == saved_content_))
     return;
   const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
-  const Job job = job_of(state, run_.engine->pieces_to_save(), content, writers_);
+  Job job = job_of(state, run_.engine->pieces_to_save(), content, writers_);
+  if (older == Older::kept) job.retention.newest = std::numeric_limits<int>::max();
   for (Wait wait{.is_by_file = services_.stopping.file_is_there()};;) {
     get_ready();
     const auto failure = comm::common_failure([&] {
@@ -296,7 +298,7 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
 
 void Saver::start(const checkpoint::TrainingState& state) {
   const CheckpointContent content = run_.config.checkpoint.content;
-  if (!background_ || !get_ready()) return save(state, content);
+  if (!background_ || !get_ready()) return save(state, content, Older::pruned);
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine->snapshot(), content, background_writers_);

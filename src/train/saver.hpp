@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -28,6 +29,12 @@ std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, 
 /// Of all state, on slow disks, which take 200 MB/s from each node.
 double guessed_seconds_to_save(const Config& config, const model::Model& model, int nodes);
 
+/// What becomes of older checkpoints once one is saved.
+enum class Older : std::uint8_t {
+  pruned,  ///< as checkpoint.keep and checkpoint.keep_every say
+  kept,    ///< all: the new one may be of no use
+};
+
 class Saver {
  public:
   /// What it uses besides the run; all of it outlives the Saver.
@@ -47,7 +54,7 @@ class Saver {
   /// checkpoint.wait_minutes, but no longer than run.max_hours leave.
   /// @throws UserError, CommonError if there is none then, or one of the ranks was told to stop
   /// @param content all: whatever checkpoint.content says
-  void save(const checkpoint::TrainingState& state, CheckpointContent content);
+  void save(const checkpoint::TrainingState& state, CheckpointContent content, Older older);
   /// Collective, with nothing under way; of checkpoint.content. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
   void start(const checkpoint::TrainingState& state);

@@ -89,7 +89,8 @@ bool TrainingLoop::step(const Batches& batches, data::Loader& loader, Batches& n
   metrics.data_seconds = data_seconds;
   metrics.step_seconds = last_seconds_;
   const auto tokens = static_cast<double>(run_.config.train.global_batch * run_.config.data.seq_len);
-  metrics.tokens_per_second = tokens / last_seconds_;
+  metrics.tokens_per_second =
+      metrics.tokens > 0 ? tokens / last_seconds_ : 0;  // without labels nothing is computed
   metrics.tokens_per_second_per_rank = metrics.tokens_per_second / run_.world.size();
   metrics.mfu =
       run_.report->mfu(metrics.tokens_per_second_per_rank, static_cast<double>(metrics.tokens) / tokens);
@@ -285,7 +286,7 @@ void TrainingLoop::report_last_step(const StepFacts& of_all) {
     metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
   }
   run_.record.act("reporting the step");
-  failure_.of([&] { run_.journal.write(metrics); });
+  run_.journal.write(metrics);
   if (run_.world.rank() == 0 &&
       !run_.saver->is_under_way()) {  // which takes room, and frees some when it is done
     if (const auto problem = run_.room->new_problem(steady_seconds())) run_.log.warning("{}", *problem);
@@ -321,12 +322,14 @@ bool TrainingLoop::must_know_now(const StepMetrics& metrics) const {
 /// A step that is not finite ends the run, or was left out.
 void TrainingLoop::check_finite(const UnreportedStep& step) {
   const StepMetrics& metrics = step.metrics;
+  if (metrics.tokens == 0) return;  // nothing was computed
   if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down))
     return not_finite_.finite();
   const health::FlightPhase phase(run_.record, "looks for what is not finite");
   const NotFinite found = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
   if (const auto reason = not_finite_.not_finite(metrics, found)) {
     run_.failure = "not_finite";
+    traces_.write();
     saves_.fail(*reason);
   }
 }
@@ -371,7 +374,7 @@ bool TrainingLoop::evaluate_now() {
     run_.log.warning("{} has no valid labels, so it has no loss", run_.config.data.eval);
   run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", run_.state.step, result.loss,
                 result.perplexity, count(result.tokens, "label"));
-  failure_.of([&] { run_.journal.evaluation(run_.state.step, result.loss); });
+  run_.journal.evaluation(run_.state.step, result.loss);
   return true;
 }
 
@@ -387,8 +390,10 @@ void TrainingLoop::throw_failures() {
 /// All ranks have finished the same step, so its state is saved first, as by a stop; that of the last step is already. Collective.
 void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
   const std::string reason = message_of(failure, run_.texts.name_of);
+  traces_.write();
   if (run_.state.step < run_.total_steps) {
-    run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
+    if (run_.state.step >= first_step_)
+      run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);
     report_unreported_step();
     if (const auto second = comm::common_failure([&] { saves_.save(CheckpointContent::all); }))
       run_.log.warning("{}", message_of(second, run_.texts.name_of));

@@ -11,7 +11,7 @@
 namespace llampi::device {
 
 inline constexpr std::int64_t kMostGpuHeadDim = 256;  ///< elements of a head, as far as GPUs have kernels
-/// The longest rows of RMSNorm for which GPUs have kernels: 16384 elements of 16 bits, 8192 in float32 and where a row is not
+/// The longest rows of RMSNorm that GPUs have kernels for: 16384 elements of 16 bits, 8192 in float32 and where a row is not
 /// whole vectors of 8.
 constexpr std::int64_t most_gpu_hidden(std::int64_t hidden, DType dtype) {
   return size_of(dtype) == 2 && hidden % 8 == 0 ? 16384 : 8192;

@@ -206,11 +206,13 @@ TEST_F(Overflow, EndsTheRun) {
        {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op, fsdp::Strategy::no_shard}) {
     auto c = diverging(fsdp::to_string(strategy), {});
     c.fsdp.strategy = strategy;
+    c.log.trace = {1, 9};
     EXPECT_THAT(
         failure(c),
         MatchesRegex(
             "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"))
         << fsdp::to_string(strategy);
+    EXPECT_TRUE(fs::exists(fs::path(c.run.dir) / "trace" / fmt::format("rank-{:05}.json", world().rank())));
   }
 }
 
@@ -234,17 +236,23 @@ TEST_F(Overflow, OfParametersEndsTheRunWhateverMayBeSkipped) {
 
 // Else three of them would have replaced all that can be gone back to.
 TEST_F(Overflow, SavesNothingWhileStepsAreNotFinite) {
-  auto c = diverging("saved", {.skip = 100});
-  c.checkpoint.every = 1;
-  c.checkpoint.keep = 100;
-  run(c, keeping_log());
+  std::vector<std::string> saved[2];
+  for (const int keep : {100, 1}) {
+    auto c = diverging(fmt::format("saved-{}", keep), {.skip = 100});
+    c.checkpoint.every = 1;
+    c.checkpoint.keep = keep;
+    run(c, keeping_log());
+    if (world().rank() != 0) continue;
+    for (const auto& path : checkpoint::list_checkpoints(c.run.dir)) saved[keep == 1].push_back(path.stem());
+    EXPECT_TRUE(logged("the checkpoint of step 12 may be unusable: the last "));
+  }
   if (world().rank() != 0) return;
-  std::vector<std::string> saved;
-  for (const auto& path : checkpoint::list_checkpoints(c.run.dir)) saved.push_back(path.stem());
-  ASSERT_GE(saved.size(), 2U);
-  EXPECT_LE(saved.size(), 4U) << "of the steps that were finite, and of the last one";
-  EXPECT_EQ(saved.back(), "step-00000012");
-  EXPECT_TRUE(logged("the checkpoint of step 12 may be unusable: the last "));
+  const auto& all = saved[0];
+  ASSERT_GE(all.size(), 2U);
+  EXPECT_LE(all.size(), 4U) << "of the steps that were finite, and of the last one";
+  EXPECT_EQ(all.back(), "step-00000012");
+  // The last one, which may be of no use, does not replace the one before.
+  EXPECT_EQ(saved[1], std::vector(all.end() - 2, all.end()));
 }
 
 }  // namespace

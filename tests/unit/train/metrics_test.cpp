@@ -46,13 +46,13 @@ class Metrics : public ::testing::Test {
 // A file that may not grow stands for a disk that is full.
 TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
   MetricsFile metrics(file(), 0);
-  EXPECT_TRUE(metrics.append("first\n"));
+  EXPECT_EQ(metrics.append("first\n"), "");
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit narrow{8, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &narrow), 0);
-  const bool written = metrics.append("second\n") || metrics.append("third\n");
+  const bool written = metrics.append("second\n").empty() || metrics.append("third\n").empty();
   EXPECT_THROW(metrics.sync(), UserError);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
@@ -60,7 +60,7 @@ TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
   EXPECT_EQ(metrics.unwritten(), "second\nthird\n");
   metrics.sync();
   EXPECT_EQ(metrics.unwritten(), "");
-  EXPECT_TRUE(metrics.append("fourth\n"));
+  EXPECT_EQ(metrics.append("fourth\n"), "");
   EXPECT_EQ(content(), "first\nsecond\nthird\nfourth\n");
 }
 
@@ -69,7 +69,7 @@ TEST_F(Metrics, ALinkStaysOne) {
   std::ofstream(target) << "";
   fs::create_symlink(target.filename(), file());
   const std::string one = "{\"step\": 1, \"loss\": 5}\n";
-  EXPECT_TRUE(MetricsFile(file(), 0).append(one));
+  EXPECT_EQ(MetricsFile(file(), 0).append(one), "");
   EXPECT_TRUE(fs::is_symlink(file()));
   write("no line of a step\n" + one);
   const MetricsFile cut(file(), 1);

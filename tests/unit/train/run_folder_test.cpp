@@ -85,7 +85,7 @@ TEST(RunFolder, IsOpenedOnAFullDisk) {
     RunFolder again(run, log, 0.2);
     const FullDisk full;
     again.open(kConfig, {.tensorboard = true}, 1, log);
-    EXPECT_FALSE(again.add_metrics("{\"step\": 2}\n")) << "there is no room";
+    EXPECT_NE(again.add_metrics("{\"step\": 2}\n"), "") << "there is no room";
     EXPECT_THAT(again.metrics().unwritten(), HasSubstr("\"step\": 2"));
   }
   EXPECT_EQ(io::read_whole(run / "config.ini"), kConfig);
