@@ -93,8 +93,8 @@ std::vector<Option> options_of(PlanRequest& r) {
        {.name = "M|N,N,..."}},
       {"threads",
        &r.shape.threads,
-       "threads per rank (affects workspaces). 0: run.threads, otherwise OMP_NUM_THREADS, otherwise cores of "
-       "this machine / ranks of a node",
+       "threads per rank (affects workspaces and, on CPUs, times). 0: run.threads, otherwise the cores of --machine / ranks of a "
+       "node, otherwise OMP_NUM_THREADS, otherwise the cores of this machine / ranks of a node",
        {.range = kAtLeastZero}},
       {"device",
        &r.machine.device,
@@ -344,6 +344,15 @@ int report_tuning(const PlanRequest& request, const plan::TuneQuestion& question
   return kDone;
 }
 
+/// What is decided by the memory that is left is decided anew for each length, as a run with it would.
+std::int64_t longest_seq_len(train::Config config, const plan::Machine& machine, std::int64_t most) {
+  return fsdp::fitting_seq_len(config.data.seq_len, most, [&](std::int64_t seq_len) {
+    config.data.seq_len = seq_len;
+    const auto run = train::compile_run(config, machine.shape);
+    return plan::make_report(*run.model, {machine, run.options, run.mesh}, run.compiled).fit.fits();
+  });
+}
+
 }  // namespace
 
 Manual plan_manual() { return with_keys(manual_of<PlanRequest>(kPlanUsage)); }
@@ -381,7 +390,7 @@ int plan_command(const Arguments& arguments) {
   const fsdp::FitQuestion question = plan::fit_question(job, *run.model, *run.sizes);
   report.fit.max_positions = run.max_positions;
   if (machine.knows_memory() && report.fit.fits())
-    report.fit.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
+    report.fit.longest_seq_len = longest_seq_len(config, machine, run.max_positions);
   if (!request.svg.empty()) picture_file(request).write(plan::memory_svg(job, run.compiled));
   if (request.json) {
     print((request.actions ? plan::to_json_with_actions(report, run.compiled)

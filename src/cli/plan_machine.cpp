@@ -97,7 +97,12 @@ plan::Machine machine_of(const MachineRequest& r, const train::Config& config, t
     shape.gpu_major = gpu->major;
     shape.gpu_minor = gpu->minor;
   }
+  const bool has_threads = shape.threads > 0 || config.run.threads > 0;
   machine.shape = train::resolved(std::move(shape), config);
+  if (!has_threads && !machine.on_gpu() && !r.machine.empty()) {  // not those of the computer that plans
+    const int cores = plan::read_machine(r.machine).cores;
+    if (cores > 0) machine.shape.threads = std::max(1, cores / machine.most_ranks_on_a_node());
+  }
   add_host_memory(r, machine);
   machine.shape.memory = machine.memory();
   return machine;

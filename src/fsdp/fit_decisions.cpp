@@ -282,22 +282,18 @@ std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enoug
   return (largest == divisions.end() ? divisions.back() : *largest).batch.sequences;
 }
 
-std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
+std::int64_t fitting_seq_len(std::int64_t present, std::int64_t most,
+                             const std::function<bool(std::int64_t seq_len)>& fits) {
   constexpr std::int64_t kStep = 128;
-  const auto fits = [&](std::int64_t steps) {
-    EngineOptions options = question.options;
-    options.batch.seq_len = steps * kStep;
-    return question.fits_with(options);
-  };
   // It fits with `low`, and is not known to with `high`.
   const std::int64_t end = most / kStep + 1;
-  std::int64_t low = question.options.batch.seq_len / kStep, high = low + 1;
-  while (high < end && fits(high)) low = high, high = std::min(2 * high, end);
+  std::int64_t low = present / kStep, high = low + 1;
+  while (high < end && fits(high * kStep)) low = high, high = std::min(2 * high, end);
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
+    (fits(middle * kStep) ? low : high) = middle;
   }
-  return std::max(low * kStep, question.options.batch.seq_len);
+  return std::max(low * kStep, present);
 }
 
 std::int64_t most_attention_room(std::int64_t gpu_bytes) {

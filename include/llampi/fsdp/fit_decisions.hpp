@@ -65,9 +65,10 @@ KeptActivations fitting_activations(FitQuestion question, bool may_offload);
 /// takes to have `enough` tokens. Where nothing fits, the fewest that can be computed.
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
 
-/// The longest sequences with which it fits, all else as it is: a multiple of 128 tokens, `most` at most. The question's own
-/// length must fit, and is returned where no longer one does.
-std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most);
+/// The longest sequences with which it fits: a multiple of 128 tokens, `most` at most. `present`, which must fit, where no longer
+/// ones do.
+std::int64_t fitting_seq_len(std::int64_t present, std::int64_t most,
+                             const std::function<bool(std::int64_t seq_len)>& fits);
 
 /// The most room for deterministic attention that is tried: an eighth of the GPU's memory. @param gpu_bytes 0: not known; then as if
 /// it were 80 GiB

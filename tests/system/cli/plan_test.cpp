@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -237,6 +238,13 @@ TEST_F(Plan, TakesThreadsAsARunDoes) {
   EXPECT_EQ(json("--run.threads=3", two)["threads_per_rank"], 3);
   EXPECT_EQ(json("", two)["threads_per_rank"], 2);
   EXPECT_EQ(json("--ranks 12", "env -u OMP_NUM_THREADS taskset -c 0")["threads_per_rank"], 1);
+  // A machine's figures are of its own cores, not of those of the computer that plans.
+  std::ifstream file(LLAMPI_TEST_DATA "/../input/machines/workstation-2-cores.json");
+  auto large = nlohmann::json::parse(file);
+  large["cores"] = 64;
+  folder_.write("large.json", large.dump());
+  EXPECT_EQ(json("--ranks 2 --machine large.json", two)["threads_per_rank"], 32);
+  EXPECT_EQ(json("--ranks 2 --threads 1 --machine large.json", two)["threads_per_rank"], 1);
   EXPECT_LT(json("--threads 1")["planned_bytes"], json("--threads 64")["planned_bytes"]);
 }
 
@@ -412,6 +420,13 @@ TEST_F(Plan, NamesTheLongestSequencesThatFit) {
   EXPECT_THAT(plan(options + "2000").out,
               HasSubstr(": 65,536 tokens, the model's max_position_embeddings\n"));
   EXPECT_EQ(json("--ranks 2")["longest_seq_len"], nullptr);
+
+  // What `auto` decides by the memory that is left is decided for the longer ones, too.
+  const std::string decided =
+      "--model.config=long.json --activation.checkpointing=auto --memory 4 --data.seq_len=";
+  const std::int64_t with_auto = json(decided + "128")["longest_seq_len"];
+  EXPECT_GT(with_auto, longest);
+  EXPECT_EQ(json(decided + std::to_string(longest))["longest_seq_len"], with_auto);
 }
 
 // Each piece of advice is tried: with it the plan fits, without it it does not.
