@@ -4,6 +4,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/option_table.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "llampi/comm/comm.hpp"
@@ -143,7 +144,8 @@ int bench_command(const Arguments& arguments) {
       if (!r.json.empty()) check_output(json_file(r.json));
       if (!r.calibrate.empty()) check_output(machine_file(r.calibrate));
     });
-    const measure::Result result = measure::measure(world, config, r.settings, log);
+    measure::Result result = measure::measure(world, config, r.settings, log);
+    result.configuration.merge(values_of(config));
     comm::on_rank_0(world, [&] {
       print(measure::format(result));
       if (!r.compare.empty()) print("\n" + measure::format_comparison(result, read_result(r.compare)));

@@ -29,7 +29,7 @@ std::string missing(const plan::MachineSpeed& machine, const measure::Result& me
        {std::pair{measured.ranks > measured.nodes, "in_node_gb_s"}, {measured.nodes > 1, "network_gb_s"}}) {
     if (needed && machine.find(key) == nullptr)
       return fmt::format(
-          "{} has no {}; add it, or make a machine file on these ranks with llampi bench --calibrate",
+          "{} has no {}; use a machine file that has it, or make one on these ranks with llampi bench --calibrate",
           machine.name, key);
   }
   return "";

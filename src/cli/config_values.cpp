@@ -190,6 +190,7 @@ Spelled spelled_tokens(double& target) {
                 }
                 constexpr double kMost = 1e18;
                 if (error != std::errc() || !(value >= 0) || !(value * factor <= kMost)) return false;
+                if (value > 0 && value * factor < 1) return false;
                 target = value * factor;
                 return true;
               },

@@ -32,7 +32,7 @@ Spelled spelled_mebibytes(std::optional<std::int64_t>& target);
 Spelled spelled_micro_batch(std::optional<std::int64_t>& target);
 /// Empty or "0" for none, "3", "3-5".
 Spelled spelled_steps(std::optional<train::StepRange>& target);
-/// "1e11", "15T": a number of tokens, at least 0, with K, M, B or T for thousands to trillions.
+/// "1e11", "15T": a number of tokens, 0 or at least 1, with K, M, B or T for thousands to trillions.
 Spelled spelled_tokens(double& target);
 
 }  // namespace llampi::cli

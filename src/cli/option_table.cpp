@@ -437,6 +437,13 @@ std::vector<Option> option_table(train::Config& config) {
   return table;
 }
 
+std::map<std::string, std::string> values_of(const train::Config& config) {
+  train::Config copy = config;
+  std::map<std::string, std::string> values;
+  for (const auto& option : option_table(copy)) values[option.key] = value_text(option);
+  return values;
+}
+
 std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after) {
   train::Config was = before, is = after;
   const auto old_table = option_table(was), table = option_table(is);

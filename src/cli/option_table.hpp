@@ -3,6 +3,7 @@
 // resolved configuration are all readings of it.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ namespace llampi::cli {
 /// table.
 std::vector<Option> option_table(train::Config& config);
 
+/// Every key with its value as text.
+std::map<std::string, std::string> values_of(const train::Config& config);
 /// Keys with other values than they had.
 std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after);
 /// Whether none of these keys is among them.

@@ -141,7 +141,7 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.tune,
        "search the strategy, the shard group, the micro-batch, gradient accumulation, recomputation and offloading for the most "
        "predicted tokens/s that fits (with --machine); of those within 0.1 %, the one that needs least memory. Keys on the "
-       "command line and in the environment are kept, and so is train.global_batch; keys of the configuration file may change. "
+       "command line and in the environment are kept unless they are auto, and so is train.global_batch; keys of the configuration file may change. "
        "A strategy that needs another value of a kept key is not searched: with fsdp.shard_group_size=4 only hybrid ones are",
        {},
        true},
@@ -326,6 +326,13 @@ std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanReque
   return text;
 }
 
+/// A key that is `auto` leaves the choice to the search.
+std::set<std::string> kept_keys(std::set<std::string> above_file, const train::Config& config) {
+  const auto values = values_of(config);
+  std::erase_if(above_file, [&](const std::string& key) { return values.at(key) == "auto"; });
+  return above_file;
+}
+
 /// Prints what was found, and writes it where that is asked for.
 int report_tuning(const PlanRequest& request, const plan::TuneQuestion& question, std::set<std::string> given,
                   const Log& log) {
@@ -371,10 +378,11 @@ int plan_command(const Arguments& arguments) {
   if (request.tune) {
     const auto figures =
         figures_with_warnings(request, config, machine, train::nodes_of_ranks(machine.shape), log);
+    const auto kept = kept_keys(above_file, config);
     return report_tuning(request,
                          {.config = config,
-                          .kept = above_file,
-                          .keeps = [&](const auto& other) { return are_kept(above_file, config, other); },
+                          .kept = kept,
+                          .keeps = [&](const auto& other) { return are_kept(kept, config, other); },
                           .name_of = key_of,
                           .machine = machine,
                           .figures = *figures,

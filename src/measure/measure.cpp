@@ -10,6 +10,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/available_memory.hpp"
+#include "llampi/model/llama_config.hpp"
 #include "llampi/plan/calibration.hpp"
 #include "llampi/train/open_compute.hpp"
 #include "measure/bench.hpp"
@@ -107,6 +108,16 @@ train::RunShape shape_of_job(comm::World& world, const comm::Compute& compute, i
   return shape;
 }
 
+/// The numbers of the model that decide how long a step takes.
+void add_model(std::map<std::string, std::string>& configuration, const model::LlamaConfig& model) {
+  for (const auto& [name, value] :
+       {std::pair("vocab_size", model.vocab_size), std::pair("hidden_size", model.hidden_size),
+        std::pair("intermediate_size", model.intermediate_size), std::pair("num_hidden_layers", model.layers),
+        std::pair("num_attention_heads", model.query_heads),
+        std::pair("num_key_value_heads", model.key_value_heads), std::pair("head_dim", model.head_dim)})
+    configuration[name] = std::to_string(value);
+}
+
 }  // namespace
 
 Result measure(comm::World& world, const train::Config& config, const Settings& settings, const Log& log) {
@@ -119,6 +130,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   result.nodes = topology.nodes;
   result.ranks_on_node = topology.local_ranks;
   result.shape = shape_of_job(world, compute, comm::threads_per_rank(world, config.run.threads));
+  add_model(result.configuration, model::LlamaConfig::read(config.model.config));
   const Bench bench{.world = world,
                     .compute = compute,
                     .config = config,

@@ -33,6 +33,18 @@ std::string change_of_time(double then, double now) {
   return fmt::format("{:+.1f} % time, {}", percent, percent > 0 ? "slower" : "faster");
 }
 
+std::string shown_value(const std::string& value) { return value.empty() ? "not set" : value; }
+
+/// What may make times differ, by name.
+std::map<std::string, std::string> conditions(const Result& result) {
+  std::map<std::string, std::string> all = result.configuration;
+  all["device"] = result.device;
+  all["ranks"] = std::to_string(result.ranks);
+  all["nodes"] = std::to_string(result.nodes);
+  all["threads per rank"] = std::to_string(result.shape.threads);
+  return all;
+}
+
 }  // namespace
 
 std::string format(const Result& result) {
@@ -75,6 +87,7 @@ std::string to_json(const Result& result) {
               {"nodes", result.nodes},
               {"ranks_on_node", result.ranks_on_node},
               {"threads", result.shape.threads},
+              {"configuration", result.configuration},
               {"rows", rows}}
              .dump(1) +
          "\n";
@@ -92,6 +105,7 @@ Result from_json(const std::string& text, const std::string& file) {
                   .ranks_on_node = json.at("ranks_on_node"),
                   .rows = {}};
     result.shape.threads = json.at("threads");
+    if (json.contains("configuration")) json["configuration"].get_to(result.configuration);
     for (const auto& row : json.at("rows")) {
       Row read{.group = row.at("group"), .name = row.at("name"), .seconds = row.at("seconds"), .unit = {}};
       if (row.at("unit").is_string()) read.unit = row.at("unit"), read.rate = row.at("rate");
@@ -106,13 +120,20 @@ Result from_json(const std::string& text, const std::string& file) {
 }
 
 std::string format_comparison(const Result& now, const Result& then) {
-  std::string text =
-      fmt::format("{:<12}{:<52}{:>12}{:>12}  {}\n", "", "milliseconds", "then", "now", "change");
+  std::string text;
+  const auto before = conditions(then);
+  for (const auto& [name, value] : conditions(now)) {
+    const auto found = before.find(name);
+    if (found == before.end() || found->second == value) continue;
+    text += fmt::format("not the same: {} was {}, and is {}\n", name, shown_value(found->second),
+                        shown_value(value));
+  }
+  text += fmt::format("{:<12}{:<52}{:>12}{:>12}  {}\n", "", "milliseconds", "then", "now", "change");
   for (const auto& row : now.rows) {
-    const Row* before = find(then, row.group, row.name);
-    if (before == nullptr || row.seconds <= 0) continue;
-    text += fmt::format("{:<12}{:<52}{:>12.4f}{:>12.4f}  {}\n", row.group, row.name, before->seconds * 1e3,
-                        row.seconds * 1e3, change_of_time(before->seconds, row.seconds));
+    const Row* earlier = find(then, row.group, row.name);
+    if (earlier == nullptr || row.seconds <= 0) continue;
+    text += fmt::format("{:<12}{:<52}{:>12.4f}{:>12.4f}  {}\n", row.group, row.name, earlier->seconds * 1e3,
+                        row.seconds * 1e3, change_of_time(earlier->seconds, row.seconds));
   }
   return text;
 }

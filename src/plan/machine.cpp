@@ -123,8 +123,8 @@ void MachineSpeed::set(std::string_view key, Figure figure) { figures[index_of(k
 
 double MachineSpeed::value(std::string_view key) const {
   if (const Figure* figure = find(key)) return figure->value;
-  throw_user_error("{} has no figure {}, which this plan needs ({}); add it", file, key,
-                   kFigureKinds[index_of(key)].meaning);
+  throw_user_error("{} has no figure {}, which this plan needs ({}); use a machine file that has it", file,
+                   key, kFigureKinds[index_of(key)].meaning);
 }
 
 double MachineSpeed::value_or(std::string_view key, double otherwise) const {

@@ -204,6 +204,7 @@ Json choices_json(const Job& job, const ChoicesReport& choices) {
           {"recomputed", choices.added.recomputed_part()},
           {"waiting", choices.added.waiting_part()},
           {"attention_workspace_bytes", job.options.batch.attention_room},
+          {"attention_lacks_workspace", choices.attention_lacks_workspace},
           {"logits_workspace_bytes", job.logits_workspace()}};
 }
 
@@ -218,6 +219,9 @@ Json fit_json(const Machine& machine, const FitReport& fit) {
           {"host_needed_bytes", fit.host_needed_bytes},
           {"host_memory_bytes", machine.knows_host_memory() ? Json(machine.host_memory_bytes) : Json()},
           {"fits", machine.knows_memory() ? Json(fit.fits()) : Json()},
+          {"fits_on_device", machine.knows_memory() ? Json(fit.on_device) : Json()},
+          {"fits_on_host", machine.knows_host_memory() ? Json(fit.on_host) : Json()},
+          {"max_positions", fit.max_positions},
           {"longest_seq_len", fit.longest_seq_len > 0 ? Json(fit.longest_seq_len) : Json()}};
 }
 

@@ -2,6 +2,7 @@
 // What was measured, for people, for files, and for comparison.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,16 +30,20 @@ struct Result {
   std::string gpu;     ///< a key of device::known_gpus(); "cpu" on CPUs, "cuda" for others
   int ranks = 1, nodes = 1, ranks_on_node = 1;
   std::vector<Row> rows;
+  /// What was measured: the keys of the configuration with their values, and the model's numbers, such as "hidden_size". Empty for
+  /// a file of an older llampi.
+  std::map<std::string, std::string> configuration = {};
   train::RunShape shape = {};  ///< of the ranks: what every rank has. Files have its threads alone
 };
 
 /// A table for people.
 std::string format(const Result& result);
-/// {version, device, gpu, ranks, nodes, ranks_on_node, threads, rows: [{group, name, seconds, rate, unit, bus_rate}]}
+/// {version, device, gpu, ranks, nodes, ranks_on_node, threads, configuration: {name: text}, rows: [{group, name, seconds, rate, unit, bus_rate}]}
 std::string to_json(const Result& result);
 /// @throws UserError for a text that to_json() has not written
 Result from_json(const std::string& text, const std::string& file);
-/// Both times of each row that both have, and by how many percent `now` is slower or faster.
+/// Both times of each row that both have, and by how many percent `now` is slower or faster; before them what else differs: device,
+/// ranks, threads, configuration.
 std::string format_comparison(const Result& now, const Result& then);
 
 }  // namespace llampi::measure

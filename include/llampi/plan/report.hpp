@@ -12,11 +12,11 @@
 //       sequences, tokens, micro-batches of a step; sequences of a step over all ranks
 //   param_dtype, frozen_dtype, frozen_matrix_dtype (in blocks: "int8", or frozen_dtype), compute_dtype, product_dtype ("fp8", or
 //   compute_dtype), fp8_scales ("tensor" or "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
-//   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes, logits_workspace_bytes
+//   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes, attention_lacks_workspace, logits_workspace_bytes
 //       activation.checkpointing and activation.offload, as chosen where they are auto; the extra matrix operations
 //       of the first, as a fraction, at most; the time that the second waits for copies, as a fraction of the time of
-//       matrix operations, at most; room for dP of deterministic attention on GPUs, and for
-//       the logits of a chunk of rows there
+//       matrix operations, at most; room for dP of deterministic attention on GPUs, whether
+//       there is too little for cuDNN, so that native kernels compute it, and room for the logits of a chunk of rows there
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes
@@ -29,6 +29,8 @@
 //   needed_bytes, device_memory_bytes, fits
 //       of the device's memory with all of these; what it has and whether that is enough, null if it is not
 //       known
+//   fits_on_device, fits_on_host, max_positions
+//       `fits` in its two parts, each null if that memory is not known; the model's max_position_embeddings
 //   longest_seq_len
 //       tokens of the longest sequences that fit, all else as it is: a multiple of 128, or seq_len; null where memory is not
 //       known or the plan does not fit

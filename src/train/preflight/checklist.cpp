@@ -50,7 +50,8 @@ bool Checklist::attempt(const char* name, const std::string& advice, const std::
 }
 
 std::string format_rate(double bytes_per_second) {
-  return format_bytes(static_cast<std::int64_t>(bytes_per_second)) + "/s";
+  return bytes_per_second < 1e9 ? fmt::format("{:.0f} MB/s", bytes_per_second * 1e-6)
+                                : fmt::format("{:.2f} GB/s", bytes_per_second * 1e-9);
 }
 
 }  // namespace llampi::train

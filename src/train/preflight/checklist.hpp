@@ -49,7 +49,7 @@ class Checklist {
   std::vector<PreflightCheck> checks_;
 };
 
-/// "1.2 GiB/s"
+/// "1.20 GB/s", as data sheets and machine files have it.
 std::string format_rate(double bytes_per_second);
 
 }  // namespace llampi::train

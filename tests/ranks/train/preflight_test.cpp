@@ -103,20 +103,20 @@ TEST_F(Preflight, NamesTheRankWhoseCopiesAreSlow) {
   check_copies(list, {24e9, 50e9, 50e9});
   EXPECT_EQ(list.checks()[0].verdict, Verdict::pass);
   EXPECT_EQ(list.checks()[0].text,
-            "a GPU and its host exchange at least 34.46 GiB/s in each direction at once");
+            "a GPU and its host exchange at least 37.00 GB/s in each direction at once");
   // As fast as PCIe 4 is: no fault, and no reason to refuse the run.
   EXPECT_EQ(list.checks()[1].verdict, Verdict::pass);
   EXPECT_EQ(
       list.checks()[1].text,
-      "a GPU and its host exchange at least 20.49 GiB/s in each direction at once, and activation.checkpointing = auto "
-      "counts on 40.05 GiB/s: what it keeps in host memory may be waited for");
+      "a GPU and its host exchange at least 22.00 GB/s in each direction at once, and activation.checkpointing = auto "
+      "counts on 43.00 GB/s: what it keeps in host memory may be waited for");
   EXPECT_EQ(list.checks()[2].verdict, Verdict::pass);
   EXPECT_EQ(list.checks()[3].verdict, Verdict::fail);
   EXPECT_THAT(
       list.checks()[3].text,
       ::testing::StartsWith(
           rank_on_host(0) +
-          " and its GPU exchange only 22.35 GiB/s in each direction at once, where the median is 46.57 GiB/s"));
+          " and its GPU exchange only 24.00 GB/s in each direction at once, where the median is 50.00 GB/s"));
 }
 
 TEST_F(Preflight, LeavesARunAsItWasAndStartsFromItsCheckpoint) {

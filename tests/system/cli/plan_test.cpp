@@ -210,6 +210,8 @@ TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
   expect_refused("--tokens 1e9", "--tokens needs the figures of a machine; add --machine");
   expect_refused("--machine h100 --tokens 15X",
                  "--tokens 15X is not known; use a number of tokens such as 15T, 300B or 1e11");
+  expect_refused("--machine h100 --tokens 0.5",
+                 "--tokens 0.5 is not known; use a number of tokens such as 15T, 300B or 1e11");
 }
 
 /// A GPU alone on its node has its own NIC, and ranks on CPUs have no more cores than there are.
@@ -416,7 +418,11 @@ TEST_F(Plan, NamesTheLongestSequencesThatFit) {
   EXPECT_FALSE(fits("4", longest + 128));
   EXPECT_THAT(plan(options + "4").out, HasSubstr("\nlongest data.seq_len that fits, other keys unchanged: " +
                                                  with_separators(longest) + " tokens\n"));
-  EXPECT_EQ(json(options + "2000")["longest_seq_len"], 65536);
+  const auto large = json(options + "2000");
+  EXPECT_EQ(large["longest_seq_len"], 65536);
+  EXPECT_EQ(large["max_positions"], 65536);
+  EXPECT_EQ(large["fits_on_device"], true);
+  EXPECT_EQ(large["fits_on_host"], nullptr);
   EXPECT_THAT(plan(options + "2000").out,
               HasSubstr(": 65,536 tokens, the model's max_position_embeddings\n"));
   EXPECT_EQ(json("--ranks 2")["longest_seq_len"], nullptr);
@@ -852,6 +858,13 @@ TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
                                     "LLAMPI_FSDP_STRATEGY=shard_grad_op LLAMPI_TRAIN_MICRO_BATCH=2");
   EXPECT_THAT(of_environment.out, AllOf(HasSubstr("\n> shard_grad_op "), Not(HasSubstr("no_shard")),
                                         Not(HasSubstr("--train.micro_batch"))));
+  // What is `auto` there is decided as if it were not there.
+  const std::string automatic =
+      "--train.micro_batch=auto --activation.checkpointing=auto --activation.offload=auto";
+  folder_.write("automatic.ini",
+                "[model]\nconfig = model\n[data]\nseq_len = 16\n[train]\nmicro_batch = auto\n"
+                "global_batch = 24\n[activation]\ncheckpointing = auto\noffload = auto\n");
+  EXPECT_EQ(plan(options + automatic).out, run("plan --config automatic.ini " + options).out);
   expect_refused("--tune", "--tune needs the speed of the machine; add --machine");
   expect_refused("--output x.ini", "--output needs --tune");
   expect_refused("--tune-precision", "--tune-precision needs --tune");
@@ -968,7 +981,7 @@ TEST_F(Plan, TuningLeavesOutWhatTheMachineCannotPredict) {
   expect_refused(
       h100 + "--fsdp.strategy=full_shard --fsdp.param_dtype=float32",
       "none of 3 combinations is possible: machine h100 has no figure product_tflops_float32, which this plan needs "
-      "(products in float32, large ones); add it");
+      "(products in float32, large ones); use a machine file that has it");
   std::ofstream(folder_.path() / "run.ini", std::ios::app) << "[fsdp]\nparam_dtype = float32\n";
   const Ending precision = plan(h100 + "--tune-precision");
   EXPECT_EQ(precision.status, 0) << precision.err;

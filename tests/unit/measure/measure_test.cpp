@@ -12,6 +12,7 @@ namespace {
 
 using namespace measure;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Row product(std::int64_t side, double tflops) {
   Row row{.group = "product", .name = std::to_string(side), .unit = "TFLOP/s"};
@@ -84,7 +85,22 @@ TEST(BenchResult, IsComparedRowByRow) {
   EXPECT_THAT(text, HasSubstr("  -50.0 % time, faster\n"));
   EXPECT_THAT(text, HasSubstr("  same time\n"));
   EXPECT_THAT(format_comparison(then, now), HasSubstr("  +100.0 % time, slower\n"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("another")));
+  EXPECT_THAT(text, Not(HasSubstr("another")));
+}
+
+TEST(BenchResult, NamesWhatElseDiffers) {
+  Result then = result_of_two_ranks(), now = then;
+  EXPECT_THAT(format_comparison(now, then), Not(HasSubstr("not the same")));
+  then.configuration = {{"data.seq_len", "32"}, {"fsdp.wrap", ""}, {"only.then", "1"}};
+  now.configuration = {{"data.seq_len", "64"}, {"fsdp.wrap", "block"}, {"only.now", "1"}};
+  now.ranks = 4;
+  EXPECT_THAT(format_comparison(now, then),
+              ::testing::StartsWith("not the same: data.seq_len was 32, and is 64\n"
+                                    "not the same: fsdp.wrap was not set, and is block\n"
+                                    "not the same: ranks was 2, and is 4\n"));
+  // A file of a version that did not write the configuration.
+  then.configuration.clear(), now.ranks = 2;
+  EXPECT_THAT(format_comparison(now, then), Not(HasSubstr("not the same")));
 }
 
 TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {

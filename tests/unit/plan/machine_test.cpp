@@ -102,7 +102,7 @@ TEST(MachineFile, NamesTheFigureThatAPlanNeeds) {
     EXPECT_STREQ(
         error.what(),
         "x.json has no figure product_tflops_bfloat16, which this plan needs (products of 16-bit numbers, large "
-        "ones); add it");
+        "ones); use a machine file that has it");
   }
 }
 
