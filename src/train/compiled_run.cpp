@@ -60,12 +60,11 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const model::LlamaConfig llama = read_model_config(config);
   run.max_positions = llama.max_position_embeddings;
   run.model = model::make_llama(llama, fp8_recipe(config), lora_config(config));
+  run.options = engine_options(config, *run.model, micro_batches, shape.backend);
   if (shape.on_gpu()) {
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
-  }
-  run.options = engine_options(config, *run.model, micro_batches, shape.backend);
-  if (shape.on_gpu())
     device::require_gpu_kernels(llama.head_dim, llama.hidden_size, run.options.precision.compute);
+  }
   run.mesh = fsdp::make_device_mesh(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
   run.sizes = shape.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   fsdp::AvailableMemory memory = shape.memory;

@@ -229,9 +229,10 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights, [&] {
-    with_source("lora.weights = ", start.adapter, [&] {
-      start.chat_template = checkpoint::trained_template(start.weights, start.adapter).text;
-    });
+    if (inputs.train_file->notes().chat_template.empty())  // else nothing needs that of the weights
+      with_source("lora.weights = ", start.adapter, [&] {
+        start.chat_template = checkpoint::trained_template(start.weights, start.adapter).text;
+      });
     check_tokenizers(config, inputs, start.weights, log);
   });
   return start;

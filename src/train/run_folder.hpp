@@ -51,7 +51,7 @@ class RunFolder {
   // Once it is open:
   MetricsFile& metrics() { return *metrics_; }
   HistoryFile& history() { return *history_; }
-  /// A line of metrics.jsonl, for it and for TensorBoard. True if metrics.jsonl has it.
+  /// A line of metrics.jsonl, for it and for TensorBoard. @returns why metrics.jsonl does not have it; empty: it does.
   std::string add_metrics(const std::string& line);
 
  private:

@@ -15,9 +15,9 @@ void SaveSchedule::save(CheckpointContent content) {
   const std::int64_t steps = not_finite_.in_a_row();
   if (steps > 0)
     run_.log.warning(
-        "the checkpoint of step {} may be unusable: the last {} not finite; no older one is deleted for it",
-        run_.state.step, steps == 1 ? "step was" : fmt::format("{} steps were", steps));
-  run_.saver->save(run_.state, content, steps > 0 ? Older::kept : Older::pruned);
+        "the checkpoint of step {} may be unusable: the last {} with labels {} not finite; no older one is deleted for it",
+        run_.state.step, steps == 1 ? "step" : fmt::format("{} steps", steps), steps == 1 ? "was" : "were");
+  run_.saver->save(run_.state, content, older());
   saves_again_ = false;
 }
 
@@ -26,12 +26,14 @@ void SaveSchedule::start() {
   if (is_put_off_) return;
   get_ready();
   if (saves_again_) {
-    run_.saver->save(run_.state, run_.config.checkpoint.content, Older::pruned);
+    run_.saver->save(run_.state, run_.config.checkpoint.content, older());
   } else {
-    run_.saver->start(run_.state);
+    run_.saver->start(run_.state, older());
   }
   saves_again_ = false;
 }
+
+Older SaveSchedule::older() const { return not_finite_.state_is_usable() ? Older::pruned : Older::kept; }
 
 void SaveSchedule::notice() {
   if (run_.saver->is_done()) finish();

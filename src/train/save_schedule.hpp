@@ -46,6 +46,7 @@ class SaveSchedule {
   void finish();
   void note_failed_save();
   void get_ready();
+  Older older() const;
 
   OpenRun& run_;
   const comm::FirstFailure& failure_;

@@ -2,7 +2,6 @@
 #include "train/saver.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <thread>
 #include <utility>
 
@@ -69,6 +68,7 @@ struct Saver::Job {
   checkpoint::RunCheckpoints run;  ///< once this one is there
   checkpoint::Retention retention;
   CheckpointContent content;
+  Older older = Older::pruned;
 
   /// Collective. Returns the seconds until the checkpoint has its name.
   double write(comm::World& world, device::Device& device) const {
@@ -78,7 +78,7 @@ struct Saver::Job {
   }
   /// Deletes what this checkpoint replaces, on rank 0. Returns why something is still there; empty: nothing is.
   std::string tidy(const comm::World& world) const {
-    if (world.rank() != 0) return "";
+    if (world.rank() != 0 || older == Older::kept) return "";
     try {
       checkpoint::prune_checkpoints(run, retention);
       return "";
@@ -155,9 +155,9 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
   const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine->pieces_to_save(), content, writers_);
-  if (older == Older::kept) job.retention.newest = std::numeric_limits<int>::max();
+  job.older = older;
   for (Wait wait{.is_by_file = services_.stopping.file_is_there()};;) {
-    get_ready();
+    get_ready(older);
     const auto failure = comm::common_failure([&] {
       sync_metrics();
       saved(job.file, state.step, job.content, job.write(run_.world, run_.compute.device()));
@@ -182,7 +182,9 @@ std::string Saver::with_newest_checkpoint(const std::string& reason) const {
 
 /// The failure as it is, with what to do and what is left.
 void Saver::give_up(const std::exception_ptr& failure) const {
-  const char* advice = saved_step_ < 0 ? "" : "; once that is mended, the same command continues the run";
+  const bool continues =
+      services_.continuable_step >= 0 && run_.config.run.resume.mode != ResumeFrom::Mode::never;
+  const char* advice = continues ? "; once that is mended, the same command continues the run" : "";
   const std::string text = with_newest_checkpoint(message_of(failure, run_.texts.name_of) + advice);
   try {
     std::rethrow_exception(failure);
@@ -203,14 +205,14 @@ void Saver::make_lost_folder() const {
                    folder.string());
 }
 
-/// Whether the next checkpoint fits into run.dir, from which one that it would replace may go at once, and
+/// Whether the next checkpoint fits into run.dir, from which those that it would replace may go at once, and
 /// the metrics are there. Collective.
-bool Saver::get_ready() {
+bool Saver::get_ready(Older older) {
   bool is_short = false;
   comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
     make_lost_folder();
-    services_.room.make_some(run_.log);
+    if (older == Older::pruned) services_.room.make_some(run_.log);
     is_short = !services_.room.fits() || !works([&] { services_.journal.metrics()->sync(); });
   });
   return !comm::on_any_rank(run_.world, is_short);
@@ -296,12 +298,13 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
       message_of(failure, run_.texts.name_of), format_duration(left), run_.config.run.dir);
 }
 
-void Saver::start(const checkpoint::TrainingState& state) {
+void Saver::start(const checkpoint::TrainingState& state, Older older) {
   const CheckpointContent content = run_.config.checkpoint.content;
-  if (!background_ || !get_ready()) return save(state, content, Older::pruned);
+  if (!background_ || !get_ready(older)) return save(state, content, older);
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine->snapshot(), content, background_writers_);
+  job.older = older;
   job.settings.progress = [work = services_.side_work] { work->move(); };
   background_->start([job, &engine = *run_.engine, work = services_.side_work,
                       untidiness = background_untidiness_](comm::World& world) {

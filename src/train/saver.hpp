@@ -57,7 +57,7 @@ class Saver {
   void save(const checkpoint::TrainingState& state, CheckpointContent content, Older older);
   /// Collective, with nothing under way; of checkpoint.content. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
-  void start(const checkpoint::TrainingState& state);
+  void start(const checkpoint::TrainingState& state, Older older);
   /// Waits for what is under way, if anything is, and throws its failure: UserError and CommonError on all
   /// ranks, anything else on this one alone.
   void finish();
@@ -85,7 +85,7 @@ class Saver {
              CheckpointContent content, const std::shared_ptr<checkpoint::Writers>& writers) const;
   void tell_of_untidiness(const std::string& reason) const;
   void make_lost_folder() const;
-  bool get_ready();
+  bool get_ready(Older older);
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
   bool wait_for_room(Wait& wait, const std::exception_ptr& failure);

@@ -28,6 +28,14 @@ constexpr double kLongStepSeconds = 0.5;
 }  // namespace
 
 Outcome TrainingLoop::train() {
+  Outcome outcome{};
+  const auto failure = comm::common_failure([&] { outcome = run_steps(); });
+  traces_.write();
+  if (failure) std::rethrow_exception(failure);
+  return outcome;
+}
+
+Outcome TrainingLoop::run_steps() {
   data::Loader loader = run_.open_loader();
   first_step_ = run_.state.step + 1;
   run_.engine->ask_before_micro_batches([&] { return steps_are_long() && all_told_to_stop(); });
@@ -134,7 +142,6 @@ bool TrainingLoop::do_what_is_due() {
 Outcome TrainingLoop::finish() {
   run_.journal.finish();
   run_.stopping.remove_file(run_.log);
-  traces_.write();
   return Outcome::done;
 }
 
@@ -185,7 +192,6 @@ Outcome TrainingLoop::stop() {
     failure = comm::common_failure([&] { saves_.save(CheckpointContent::all); });  // so that it can continue
   run_.stopping.put_file_aside(run_.log);  // else it would stop the next job, too
   if (failure) std::rethrow_exception(failure);
-  traces_.write();
   if (idle && run_.stopping.reason() == StopReason::max_hours) {
     run_.log.warning(
         "run.max_hours = {} ({:.1f} s) left no time for a step: the start{} took {:.1f} s, and {:.1f} s are reserved {}to save; "
@@ -329,7 +335,6 @@ void TrainingLoop::check_finite(const UnreportedStep& step) {
   const NotFinite found = find_not_finite(run_.world, run_.compute.device(), *run_.engine, step.own_loss);
   if (const auto reason = not_finite_.not_finite(metrics, found)) {
     run_.failure = "not_finite";
-    traces_.write();
     saves_.fail(*reason);
   }
 }
@@ -390,7 +395,6 @@ void TrainingLoop::throw_failures() {
 /// All ranks have finished the same step, so its state is saved first, as by a stop; that of the last step is already. Collective.
 void TrainingLoop::end_without_data(const std::exception_ptr& failure) {
   const std::string reason = message_of(failure, run_.texts.name_of);
-  traces_.write();
   if (run_.state.step < run_.total_steps) {
     if (run_.state.step >= first_step_)
       run_.log.warning("{}; the run ends after saving the state of step {}", reason, run_.state.step);

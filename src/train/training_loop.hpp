@@ -49,6 +49,7 @@ class TrainingLoop {
   };
   using Batches = std::vector<device::HostBatch>;
 
+  Outcome run_steps();
   Batches first_batches(data::Loader& loader);
   Batches next_batches(data::Loader& loader);
   bool step(const Batches& batches, data::Loader& loader, Batches& next);

@@ -250,6 +250,9 @@ TEST_F(Lora, StartsFromOtherAdapters) {
   EXPECT_THAT(refusal(second), AllOf(HasSubstr("lora.alpha"), HasSubstr("use 16")));
 }
 
+/// Of an adapter that trains nothing here.
+constexpr const char* kHeadRefused = "training has no adapter of the head";
+
 // Which evaluate and export merge.
 TEST_F(Lora, HasNoAdapterOfTheHead) {
   const auto folder = folder_ / "head";
@@ -268,8 +271,18 @@ TEST_F(Lora, HasNoAdapterOfTheHead) {
   world().barrier();
   auto c = lora("a");
   c.lora.weights = folder.string();
-  EXPECT_THAT(refusal(c),
-              AllOf(HasSubstr("training has no adapter of the head"), HasSubstr("lm_head.lora_A.weight")));
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr(kHeadRefused), HasSubstr("lm_head.lora_A.weight")));
+  // The chat template beside the adapters is that of data which name none.
+  if (world().rank() == 0) {
+    std::ofstream(folder / "tokenizer_config.json") << "{";
+    data::TokenFileWriter writer(folder_ / "chats.h5", 61, "bytes");
+    writer.append_document(std::vector<std::int32_t>(3000, 7));
+    writer.close({.chat_template = "{{ messages }}"});
+  }
+  world().barrier();
+  EXPECT_THAT(refusal(c), HasSubstr("tokenizer_config.json"));
+  c.data.train = (folder_ / "chats.h5").string();
+  EXPECT_THAT(refusal(c), HasSubstr(kHeadRefused));
 }
 
 // ---- a base in 8 bits ----

@@ -173,12 +173,17 @@ TEST_F(NotFinite, ABadParameterEndsTheRunWhateverMayBeSkipped) {
   const Log log;
   NotFiniteSteps steps(policy, log);
   const StepMetrics metrics{.step = 7, .grad_norm = kNaN};
+  EXPECT_FALSE(steps.state_is_usable()) << "of which nothing is known";
+  steps.finite();
+  EXPECT_TRUE(steps.state_is_usable());
   EXPECT_FALSE(steps.not_finite(metrics, {.in_parameters = false, .where = "elsewhere"}).has_value());
   EXPECT_EQ(steps.in_a_row(), 1);
+  EXPECT_FALSE(steps.state_is_usable());
   EXPECT_EQ(steps.not_finite(metrics, {.in_parameters = true, .where = "there"}),
             "the loss or the gradient is not finite at step 7: there");
   steps.finite();
   EXPECT_EQ(steps.in_a_row(), 0);
+  EXPECT_TRUE(steps.state_is_usable());
 }
 
 class Overflow : public Train {
@@ -232,6 +237,23 @@ TEST_F(Overflow, LeavesStepsOutWhileItMay) {
 TEST_F(Overflow, OfParametersEndsTheRunWhateverMayBeSkipped) {
   EXPECT_THAT(failure(diverging("parameters", {.skip = 100}, 1e38)),
               MatchesRegex("the loss or the gradient is not finite at step 2: the parameter .*"));
+}
+
+// The next job knows nothing of how the last one ended, and steps without labels do not tell.
+TEST_F(Overflow, StepsWithoutLabelsReplaceNoCheckpoint) {
+  write_singles();
+  auto c = diverging("continued", {.skip = 100});
+  c.checkpoint.keep = 1;
+  run(c);
+  const auto before = checkpoint::list_checkpoints(c.run.dir);
+  c.data.train = (folder_ / "singles.h5").string();
+  c.run.resume_with_changes = true;
+  c.train.steps = 14;
+  c.checkpoint.every = 1;
+  run(c);
+  auto expected = before;
+  for (const int step : {13, 14}) expected.push_back(checkpoint::checkpoint_path(c.run.dir, step));
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), expected);
 }
 
 // Else three of them would have replaced all that can be gone back to.

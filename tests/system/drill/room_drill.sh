@@ -77,3 +77,30 @@ full_from_9
 expect 2 "^llampi: .*cannot write the checkpoint gives-up/checkpoints/.*; once that is mended, the same command continues the run; the newest checkpoint is of step 6$" \
     --checkpoint.wait_minutes=0
 [[ $(find gives-up/checkpoints -type f | wc -l) == 2 ]] || fail "left are $(ls gives-up/checkpoints)"
+
+# Nothing continues a run that begins anew each time.
+run=anew
+full_from_9
+expect 2 "^llampi: .*cannot write the checkpoint anew/checkpoints/.* are free; make room there, or set run.dir to another place; the newest checkpoint is of step 6$" \
+    --checkpoint.wait_minutes=0 --run.resume=never
+
+# A state that diverged replaces nothing, wherever it goes.
+diverging=(--optimizer.lr=1e30 --optimizer.warmup_steps=0 --train.not_finite='skip 100')
+run=diverges
+mkdir $run
+printf '%s\n' "elsewhere $plenty" "$run 1000" >free
+expect 0 "the checkpoint of step 12 may be unusable: the last .* with labels were not finite" \
+    --checkpoint.fallback_dir=elsewhere --checkpoint.every=1 "${diverging[@]}"
+[[ $(find elsewhere -path '*/diverges/*' -name 'step-*' | wc -l) == 2 ]] ||
+    fail "left elsewhere are $(find elsewhere -path '*/diverges/*')"
+
+# Nor does it make room for itself.
+run=diverges-later
+steps=6
+mkdir $run
+echo "$run $plenty" >free
+expect 0 "saved $run/checkpoints/step-00000006.h5"
+steps=9
+echo "$run $((estimate - 1000))" >free
+expect 2 "cannot write the checkpoint $run/checkpoints/step-00000009.h5" --checkpoint.wait_minutes=0 --run.resume_with_changes=true "${diverging[@]}"
+[[ $(find $run/checkpoints -type f | wc -l) == 2 ]] || fail "left are $(ls $run/checkpoints)"
