@@ -351,15 +351,6 @@ int report_tuning(const PlanRequest& request, const plan::TuneQuestion& question
   return kDone;
 }
 
-/// What is decided by the memory that is left is decided anew for each length, as a run with it would.
-std::int64_t longest_seq_len(train::Config config, const plan::Machine& machine, std::int64_t most) {
-  return fsdp::fitting_seq_len(config.data.seq_len, most, [&](std::int64_t seq_len) {
-    config.data.seq_len = seq_len;
-    const auto run = train::compile_run(config, machine.shape);
-    return plan::make_report(*run.model, {machine, run.options, run.mesh}, run.compiled).fit.fits();
-  });
-}
-
 }  // namespace
 
 Manual plan_manual() { return with_keys(manual_of<PlanRequest>(kPlanUsage)); }
@@ -398,7 +389,7 @@ int plan_command(const Arguments& arguments) {
   const fsdp::FitQuestion question = plan::fit_question(job, *run.model, *run.sizes);
   report.fit.max_positions = run.max_positions;
   if (machine.knows_memory() && report.fit.fits())
-    report.fit.longest_seq_len = longest_seq_len(config, machine, run.max_positions);
+    report.fit.longest_seq_len = train::longest_seq_len(config, machine.shape, run);
   if (!request.svg.empty()) picture_file(request).write(plan::memory_svg(job, run.compiled));
   if (request.json) {
     print((request.actions ? plan::to_json_with_actions(report, run.compiled)

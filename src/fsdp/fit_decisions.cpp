@@ -326,4 +326,24 @@ EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided)
   return options;
 }
 
+bool can_fit(const FitQuestion& question, const Undecided& undecided) {
+  EngineOptions options = with_few_micro_batches(
+      undecided.micro_batch ? divisions_of_step(question, 1).back() : question.options, 2);
+  if (undecided.most_attention_room > 0) options.batch.attention_room = 0;
+  if (undecided.logits) options.batch.logits_bytes = device::kLogitsBytes;
+  if (!undecided.checkpointing) return question.fits_with(options);
+  auto levels = checkpointing_levels(question.model);
+  levels.erase(levels.begin(),
+               levels.end() - 2);  // which of the last two needs less depends on the last layer
+  for (const bool offloaded : {false, true}) {
+    if (undecided.offload) options.offload.residuals = offloaded;
+    for (const auto& level : levels) {
+      options.checkpointing = level;
+      if (question.fits_with(options)) return true;
+    }
+    if (!undecided.offload) return false;
+  }
+  return false;
+}
+
 }  // namespace llampi::fsdp

@@ -42,6 +42,20 @@ std::vector<int> nodes_of_ranks(const RunShape& shape) {
   return nodes;
 }
 
+namespace {
+
+fsdp::FitQuestion fit_question(const CompiledRun& run) {
+  fsdp::AvailableMemory memory = run.shape.memory;
+  memory.backend = run.shape.backend;
+  return fsdp::make_fit_question(*run.model, run.options, run.mesh, *run.sizes, memory);
+}
+
+fsdp::Undecided undecided_in(const Config& config, const RunShape& shape) {
+  return undecided_options(config, shape.backend, {shape.memory.on_device.value_or(0), shape.gpu_major});
+}
+
+}  // namespace
+
 Config with_strategy(Config config, fsdp::Strategy strategy) {
   auto& f = config.fsdp;
   f.strategy = strategy;
@@ -67,13 +81,30 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   }
   run.mesh = fsdp::make_device_mesh(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
   run.sizes = shape.on_gpu() ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
-  fsdp::AvailableMemory memory = shape.memory;
-  memory.backend = shape.backend;
-  run.options = fsdp::decide_what_fits(
-      fsdp::make_fit_question(*run.model, run.options, run.mesh, *run.sizes, memory),
-      undecided_options(config, shape.backend, {memory.on_device.value_or(0), shape.gpu_major}));
+  run.options = fsdp::decide_what_fits(fit_question(run), undecided_in(config, shape));
   run.compiled = fsdp::compile_model(*run.model, run.options, run.mesh, *run.sizes, shape.backend);
   return run;
+}
+
+std::int64_t longest_seq_len(Config config, const RunShape& shape, const CompiledRun& run) {
+  fsdp::FitQuestion question = fit_question(run);
+  const fsdp::Undecided undecided = undecided_in(config, shape);
+  const auto can_fit = [&](std::int64_t seq_len) {
+    question.options.batch.seq_len = seq_len;
+    return fsdp::can_fit(question, undecided);
+  };
+  const auto fits = [&](std::int64_t seq_len) {
+    config.data.seq_len = seq_len;
+    const CompiledRun longer = compile_run(config, shape);
+    return fit_question(longer).fits(longer.compiled.arena_bytes, longer.mesh, longer.options);
+  };
+  const std::int64_t present = config.data.seq_len;
+  std::int64_t most = run.max_positions, longest = present;
+  do {  // once, unless the run's many micro-batches need more than a few
+    longest = fsdp::fitting_seq_len(present, most, can_fit);
+    most = longest - 1;
+  } while (longest > present && !fits(longest));
+  return longest;
 }
 
 }  // namespace llampi::train

@@ -53,4 +53,9 @@ Config with_strategy(Config config, fsdp::Strategy strategy);
 /// @throws UserError for what train() would refuse of it
 CompiledRun compile_run(const Config& config, const RunShape& shape);
 
+/// The longest data.seq_len with which the run fits into the memory of its shape, as fsdp::fitting_seq_len(): what is decided by the
+/// memory that is left is decided for that length.
+/// @param run compile_run() of both, which fits
+std::int64_t longest_seq_len(Config config, const RunShape& shape, const CompiledRun& run);
+
 }  // namespace llampi::train

@@ -433,6 +433,8 @@ TEST_F(Plan, NamesTheLongestSequencesThatFit) {
   const std::int64_t with_auto = json(decided + "128")["longest_seq_len"];
   EXPECT_GT(with_auto, longest);
   EXPECT_EQ(json(decided + std::to_string(longest))["longest_seq_len"], with_auto);
+  EXPECT_EQ(plan(decided + std::to_string(with_auto)).status, 0);
+  EXPECT_EQ(plan(decided + std::to_string(with_auto + 128)).status, 2);
 }
 
 // Each piece of advice is tried: with it the plan fits, without it it does not.
