@@ -11,6 +11,10 @@ export LC_ALL=C # the order of files and the decimal point
 
 llampi=${LLAMPI:-build/llampi}
 ranks=${RANKS:-2}
+if ! [[ $ranks =~ ^[1-9][0-9]*$ ]]; then
+    echo "finetune-example: RANKS=$ranks is not a number of ranks; give one: make finetune RANKS=2" >&2
+    exit 2
+fi
 folder=runs/sums
 
 # shellcheck source=scripts/mpi-env.sh

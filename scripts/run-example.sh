@@ -29,6 +29,7 @@ fail() {
 }
 
 if [[ -e $run_dir && ! -d $run_dir ]]; then fail "$run_dir is not a folder; give another: make run RUN_DIR=FOLDER"; fi
+if ! [[ $ranks =~ ^[1-9][0-9]*$ ]]; then fail "RANKS=$ranks is not a number of ranks; give one: make run RANKS=2"; fi
 
 # ---- text: the last tenth is held out --------------------------------------------------------------------------
 

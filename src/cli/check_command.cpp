@@ -83,14 +83,7 @@ std::vector<Option> options_with_keys(CheckRequest& r) {
   return options;
 }
 
-/// Without them.
-std::vector<Option> options_without_keys(CheckRequest& r) {
-  std::vector<Option> options = {device_option(r.compute), threads_option(r.compute.threads)};
-  for (auto& option : output_options(r)) options.push_back(std::move(option));
-  return options;
-}
-
-/// For the help.
+/// Without a configuration, and for the help.
 std::vector<Option> options_of(CheckRequest& r) {
   std::vector<Option> options = {device_option(r.compute), threads_option(r.compute.threads)};
   for (auto& option : options_with_keys(r)) options.push_back(std::move(option));
@@ -288,7 +281,10 @@ int check_command(const Arguments& arguments) {
     CheckRequest r;
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    assign_command_line(arguments, options_without_keys(r), 0, log);
+    auto options = options_of(r);
+    std::string unused;  // as above; here for who misspells it
+    options.push_back({"config", &unused, "", {.name = "FILE"}});
+    assign_command_line(arguments, options, 0, log);
     const selfcheck::CheckResult result = selfcheck::check(
         world, {.device = r.compute.device, .threads = r.compute.threads, .option = "--device"}, log);
     if (speaks && r.json) print(to_json(result).dump() + "\n");

@@ -105,7 +105,9 @@ CommandLine assign_command_line(const Arguments& arguments, const std::vector<Op
   if (line.positional.size() > max_positional) {
     throw_user_error(
         "unexpected argument \"{}\"{}; options are written --name=value", line.positional[max_positional],
-        max_positional > 0 ? fmt::format(" after \"{}\"", line.positional[max_positional - 1]) : "");
+        max_positional > 0 ? fmt::format(" after \"{}\": it takes {}", line.positional[max_positional - 1],
+                                         max_positional == 1 ? "one" : fmt::format("{}", max_positional))
+                           : "");
   }
   for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
   return line;
@@ -130,7 +132,10 @@ std::string options_help(const std::vector<Option>& options) {
 }
 
 void require_option(bool given, const std::string& command, const std::string& option) {
-  if (!given) throw_user_error("{} needs --{}; see llampi {} --help", command, option, command);
+  // "tokenize --format chat" is a command with an option that makes this one necessary.
+  if (!given)
+    throw_user_error("{} needs --{}; see llampi {} --help", command, option,
+                     command.substr(0, command.find(' ')));
 }
 
 }  // namespace llampi::cli

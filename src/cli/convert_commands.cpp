@@ -68,7 +68,7 @@ std::vector<Option> options_of(ExportArguments& a) {
       {"dtype", one_of(a.dtype, {DType::float32, DType::bfloat16}), "dtype of the exported weights"},
       {"max-shard-size",
        &a.max_shard_size,
-       "maximum size of a safetensors file: bytes, or a number with MB, GB, MiB or GiB",
+       "maximum size of a safetensors file: bytes, or a number with KB, MB, GB, KiB, MiB or GiB",
        {.name = "SIZE"}},
       {"tokenizer",
        &a.tokenizer,

@@ -16,7 +16,7 @@ inline Option threads_option(int& threads) {
   return {"threads",
           &threads,
           "threads per rank. 0: OMP_NUM_THREADS if it is set, otherwise cores / ranks of the node",
-          {.range = kAtLeastZero}};
+          {.range = kThreads}};
 }
 
 }  // namespace llampi::cli

@@ -95,7 +95,7 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.shape.threads,
        "threads per rank (affects workspaces and, on CPUs, times). 0: run.threads, otherwise the cores of --machine / ranks of a "
        "node, otherwise OMP_NUM_THREADS, otherwise the cores of this machine / ranks of a node",
-       {.range = kAtLeastZero}},
+       {.range = kThreads}},
       {"device",
        &r.machine.device,
        "device to plan for: cpu, cuda (a GPU of unknown memory) or a GPU model. auto: cuda if run.device = "

@@ -109,6 +109,7 @@ std::vector<std::string> nearest_keys(const std::string& word, const std::vector
       near.push_back(key);
     }
   }
+  std::stable_partition(near.begin(), near.end(), [](const auto& key) { return section_of(key).empty(); });
   return near;
 }
 

@@ -88,7 +88,7 @@ std::vector<Option> options_of(TokenizeRequest& r) {
       {"seed", &o.seed, "random seed for choosing the held-out documents"},
       {"on-error", one_of(o.on_error),
        "what to do with unusable lines and files that are not text. skip: report them and continue"},
-      {"threads", &o.threads, "number of threads; 0: one per core", {.range = kAtLeastZero}},
+      {"threads", &o.threads, "number of threads; 0: one per core", {.range = kThreads}},
       {"print", &r.print, "print the token ids of each line of standard input", {}, true},
       {"decode", &r.decode, "print the text of each line of token ids of standard input", {}, true},
       {"json", &r.json, "print a JSON object with what was written: documents, tokens, bytes, ...", {}, true},

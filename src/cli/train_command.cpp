@@ -53,7 +53,8 @@ differ), 2 invalid input (see the line that starts with "llampi:"), 75 stopped e
 int print_config(Arguments arguments) {
   std::erase(arguments, kPrintConfig);
   std::set<std::string> given;
-  const train::Config config = resolve_config(arguments, Log(), Purpose::train, {}, &given);
+  const train::Config config =
+      resolve_config(arguments, console_log(true, stderr), Purpose::train, {}, &given);
   print(to_ini(config, &given));
   return kDone;
 }

@@ -10,6 +10,7 @@
 #include "comm/affinity.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/core/error.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -19,6 +20,9 @@ int omp_num_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   int threads = 0;
   if (text != nullptr) std::from_chars(text, text + std::strlen(text), threads);
+  if (threads > kMostThreads)
+    throw_user_error("OMP_NUM_THREADS = {} is more than {} threads for a rank; use fewer", text,
+                     kMostThreads);
   return std::max(0, threads);
 }
 

@@ -48,22 +48,28 @@ double recent_median(const Run& run, const char* key) {
 std::optional<SlowRank> slow_rank_of(const Run& run) {
   const auto* ranks = run.steps.find("slowest_rank");
   const auto* seconds = run.steps.find("slowest_rank_seconds");
-  if (ranks == nullptr || seconds == nullptr) return std::nullopt;
+  const auto* means = run.steps.find("mean_rank_seconds");
+  if (ranks == nullptr || seconds == nullptr || means == nullptr) return std::nullopt;
   const std::size_t begin = first_recent(run);
-  std::map<double, std::vector<double>> seconds_of;
+  struct Where {  // it was the slowest
+    std::vector<double> seconds, means;
+  };
+  std::map<double, Where> steps_of;
   SlowRank slow;
   for (std::size_t i = begin; i < ranks->size(); ++i) {
     if (std::isnan((*ranks)[i])) continue;
     ++slow.of_steps;
-    seconds_of[(*ranks)[i]].push_back((*seconds)[i]);
+    auto& where = steps_of[(*ranks)[i]];
+    where.seconds.push_back((*seconds)[i]);
+    where.means.push_back((*means)[i]);
   }
-  if (seconds_of.empty()) return std::nullopt;
-  const auto& [rank, its_seconds] =
-      *std::ranges::max_element(seconds_of, {}, [](const auto& entry) { return entry.second.size(); });
+  if (steps_of.empty()) return std::nullopt;
+  const auto& [rank, where] =
+      *std::ranges::max_element(steps_of, {}, [](const auto& entry) { return entry.second.seconds.size(); });
   slow.rank = static_cast<std::int64_t>(rank);
-  slow.steps = std::ssize(its_seconds);
-  slow.seconds = median(its_seconds);
-  slow.mean_seconds = recent_median(run, "mean_rank_seconds");
+  slow.steps = std::ssize(where.seconds);
+  slow.seconds = median(where.seconds);
+  slow.mean_seconds = median(where.means);
   return slow;
 }
 

@@ -15,7 +15,7 @@ struct SlowRank {
   std::int64_t rank = 0;
   std::int64_t steps = 0, of_steps = 0;  ///< in which it was this one
   double seconds = 0;                    ///< without waiting, in a step: the median where it was the slowest
-  double mean_seconds = 0;               ///< of all ranks
+  double mean_seconds = 0;               ///< of all ranks, in the same steps
 };
 
 /// What the traces of several ranks say of their average traced step.

@@ -1074,7 +1074,7 @@ TEST_F(Plan, RefusesWrongOptions) {
   expect_refused("--ranks two", "--ranks two is not a whole number");
   expect_refused("--per-node=-1",
                  "--per-node -1 is not known; use a number of ranks, or the ranks of each node as in 8,8,4");
-  expect_refused("--threads=-1", "--threads -1 is out of range; it must be at least 0");
+  expect_refused("--threads=-1", "--threads -1 is out of range; it must be at least 0 and at most 4096");
   expect_refused("--rank 2",
                  "unknown option --rank on the command line; did you mean --ranks or --lora.rank?");
   expect_refused("more", "unexpected argument \"more\"; options are written --section.key=value");

@@ -114,7 +114,7 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokenizer bytes --format csv --output x.h5 y",
                  "--format csv is not known; use text, jsonl or chat");
   expect_refused("tokenize --tokenizer bytes --format chat --output x.h5 y",
-                 "tokenize --format chat needs --seq-len; see llampi tokenize --format chat --help");
+                 "tokenize --format chat needs --seq-len; see llampi tokenize --help");
   expect_refused(
       "tokenize --tokenizer bytes --seq-len 128 --output x.h5 y",
       "--seq-len cannot be used with --format text: texts are cut into sequences when they are read; "
@@ -137,8 +137,12 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokeniser bytes",
                  "unknown option --tokeniser on the command line; did you mean --tokenizer?");
   expect_refused("inspect", "inspect needs a file; see llampi inspect --help");
+  expect_refused("check --confg x", "unknown option --confg on the command line; did you mean --config?");
+  expect_refused("tokenize --threads 4097 x",
+                 "--threads 4097 is out of range; it must be at least 0 and at most 4096");
   expect_refused("inspect --units --verify x.h5", "--units and --verify cannot be combined");
-  expect_refused("inspect a b", "unexpected argument \"b\" after \"a\"; options are written --name=value");
+  expect_refused("inspect a b",
+                 "unexpected argument \"b\" after \"a\": it takes one; options are written --name=value");
 }
 
 // These start MPI, alone.

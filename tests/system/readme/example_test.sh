@@ -32,6 +32,9 @@ cat "$file" >>"$0.given"
 iconv -f UTF-8 -t UTF-8 "$file" >/dev/null && [[ $file == */train/* ]] # and the example ends
 SH
 chmod +x "$folder/tokenize"
+status=0
+RANKS=0 "$source_dir/scripts/run-example.sh" 2>"$folder/errors" || status=$?
+((status == 2)) && grep -q "^run-example: RANKS=0 is not a number of ranks" "$folder/errors"
 if RUN_DIR=$folder/other TEXT=$folder/text LLAMPI=$folder/tokenize "$source_dir/scripts/run-example.sh" 2>"$folder/errors"; then exit 1; fi
 cmp "$folder/errors" /dev/null
 cmp "$folder/text" "$folder/tokenize.given"

@@ -170,7 +170,7 @@ TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
   for (int i = 1; i <= 60; ++i) {
     run.steps.values["slowest_rank"].push_back(i % 5 == 0 ? 1 : 3);
     run.steps.values["slowest_rank_seconds"].push_back(i % 5 == 0 ? 0.9 : 0.4);
-    run.steps.values["mean_rank_seconds"].push_back(0.25);
+    run.steps.values["mean_rank_seconds"].push_back(i % 5 == 0 ? 0.8 : 0.25);
   }
   EXPECT_THAT(screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
               Contains("slowest in 40 of 50 steps: rank 3, computing 400 ms a step; average rank 250 ms"));
