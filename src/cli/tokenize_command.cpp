@@ -232,6 +232,12 @@ void write_file(const tokenizer::Tokenizer& tokenizer, const TokenizeRequest& r)
       data::tokenize(tokenizer, options, log, [&](std::int64_t bytes) { progress.show(bytes); });
   progress.clear();
   const double seconds = progress.seconds();
+  const auto warn_if_useless = [&](const std::filesystem::path& file, const data::OutputStatistics& output) {
+    if (output.documents > 0 && output.trained == 0)
+      console.warning("no token of {} has a loss: training on it changes nothing", file.string());
+  };
+  warn_if_useless(options.output, done.output);
+  warn_if_useless(options.held_out_output, done.held_out);
   print(r.json ? tokenize_json(options, done, seconds) + "\n"
                : tokenize_table(tokenizer, options, done, seconds));
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/affinity.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
@@ -38,7 +39,11 @@ int threads_per_rank(World& world, int asked) {
   // Ranks that were bound to cores of their own have different sets; unbound ones share one.
   const std::string mine = packed(current_cpus());
   const auto all = world.all_gather_on_node(mine);
-  return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
+  int threads = 0;
+  agree(world, [&] {
+    threads = threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
+  });
+  return threads;
 }
 
 }  // namespace llampi::comm

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -319,7 +320,8 @@ void report_changes(const Continuing& run, const std::vector<Change>& changes, c
   const auto then = schedule_then(run, sides_of(run).then);
   if (!then || done == 0) return;
   const auto now = schedule_of(run.config, steps_now(run));
-  if (done >= now.total_steps || now.at(done) == then->at(done)) return;
+  constexpr double kTold = 1e-3;  // of the learning rate: less is not seen in the numbers below
+  if (done >= now.total_steps || std::abs(now.at(done) - then->at(done)) <= kTold * then->at(done)) return;
   log.warning(
       "the schedule is not the one that steps 1 to {} had: the learning rate was {:.3g} at step {}, and is "
       "{:.3g} at step {} (of {} steps, formerly of {})",

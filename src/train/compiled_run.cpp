@@ -99,12 +99,9 @@ std::int64_t longest_seq_len(Config config, const RunShape& shape, const Compile
     return fit_question(longer).fits(longer.compiled.arena_bytes, longer.mesh, longer.options);
   };
   const std::int64_t present = config.data.seq_len;
-  std::int64_t most = run.max_positions, longest = present;
-  do {  // once, unless the run's many micro-batches need more than a few
-    longest = fsdp::fitting_seq_len(present, most, can_fit);
-    most = longest - 1;
-  } while (longest > present && !fits(longest));
-  return longest;
+  const std::int64_t longest = fsdp::fitting_seq_len(present, run.max_positions, can_fit);
+  // Many micro-batches need more than a few.
+  return longest == present || fits(longest) ? longest : fsdp::fitting_seq_len(present, longest - 1, fits);
 }
 
 }  // namespace llampi::train

@@ -182,8 +182,7 @@ std::string Saver::with_newest_checkpoint(const std::string& reason) const {
 
 /// The failure as it is, with what to do and what is left.
 void Saver::give_up(const std::exception_ptr& failure) const {
-  const bool continues =
-      services_.continuable_step >= 0 && run_.config.run.resume.mode != ResumeFrom::Mode::never;
+  const bool continues = services_.continuable_step >= 0 && run_.config.run.resume.continues_own();
   const char* advice = continues ? "; once that is mended, the same command continues the run" : "";
   const std::string text = with_newest_checkpoint(message_of(failure, run_.texts.name_of) + advice);
   try {
@@ -250,13 +249,13 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
     run_.log.warning("{}", message_of(second, run_.texts.name_of));
     return false;
   }
-  run_.log.warning(
-      "the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}. The same command "
-      "continues from it{}",
-      job.state.step, elsewhere.file.string(), run_.config.run.dir,
-      spilled ? fmt::format(", and appends the lines in {} to metrics.jsonl",
-                            spilled_metrics(folder, job.state.step).string())
-              : "");
+  const bool continues = job.content == CheckpointContent::all && run_.config.run.resume.continues_own();
+  const std::string lines = spilled ? spilled_metrics(folder, job.state.step).string() : "";
+  std::string next = continues ? ". The same command continues from it" : "";
+  if (spilled && continues) next += fmt::format(", and appends the lines in {} to metrics.jsonl", lines);
+  if (spilled && !continues) next += fmt::format("; lines of metrics.jsonl are in {}", lines);
+  run_.log.warning("the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}{}",
+                   job.state.step, elsewhere.file.string(), run_.config.run.dir, next);
   tell_of_untidiness(elsewhere.tidy(run_.world));
   if (spilled)
     remove_spilled_metrics(folder, job.state.step - 1);  // the lines of older ones are in this one, too

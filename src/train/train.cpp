@@ -113,7 +113,7 @@ std::string Job::after_error() {
 
 std::string Job::how_to_go_on() const {
   const std::int64_t step = run_.continuable_step;
-  if (step < 0 || run_.config.run.resume.mode == ResumeFrom::Mode::never) return "";
+  if (step < 0 || !run_.config.run.resume.continues_own()) return "";
   return fmt::format("\n  the same command continues from the checkpoint of step {}", step);
 }
 

@@ -205,8 +205,9 @@ Outcome TrainingLoop::stop() {
         run_.due(run_.config.train.eval_every, run_.state.step + 1) ? "for an evaluation that is due and "
                                                                     : "");
   }
-  run_.log.info("stopped after step {} {}; run the same command again to continue", run_.state.step,
-                run_.stopping.text());
+  run_.log.info("stopped after step {} {}; run the same command {} to continue", run_.state.step,
+                run_.stopping.text(),
+                run_.config.run.resume.continues_own() ? "again" : "with run.resume = auto");
   return Outcome::stopped;
 }
 

@@ -90,7 +90,7 @@ struct Undecided {
 /// The tokens of a rank's step are a multiple of FitQuestion::multiple_of_tokens().
 EngineOptions decide_what_fits(FitQuestion question, const Undecided& undecided);
 /// Whether the question's options fit if what is undecided takes as little memory as it can: what decide_what_fits() would find
-/// fits then, too, but for the little that many micro-batches add. Takes four compilations at most, of few micro-batches.
+/// fits then, too, but for what many micro-batches add. Takes four compilations at most, of few micro-batches.
 bool can_fit(const FitQuestion& question, const Undecided& undecided);
 
 }  // namespace llampi::fsdp

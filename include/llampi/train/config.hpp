@@ -37,6 +37,8 @@ struct ResumeFrom {
   Mode mode = Mode::automatic;
   std::string file = {};  ///< a checkpoint
 
+  /// Whether the same command continues a run that has checkpoints of its own.
+  bool continues_own() const { return mode != Mode::never; }
   bool operator==(const ResumeFrom&) const = default;
 };
 

@@ -265,6 +265,8 @@ TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {
   EXPECT_GE(cores, 1);
   setenv("OMP_NUM_THREADS", "many", 1);
   EXPECT_EQ(comm::threads_per_rank(world(), 0), cores);
+  if (world().rank() == world().size() - 1) setenv("OMP_NUM_THREADS", "5000", 1);
+  EXPECT_THROW(comm::threads_per_rank(world(), 0), UserError) << "of one rank, on all";
   if (before == nullptr) {
     unsetenv("OMP_NUM_THREADS");
   } else {

@@ -435,6 +435,14 @@ TEST_F(Plan, NamesTheLongestSequencesThatFit) {
   EXPECT_EQ(json(decided + std::to_string(longest))["longest_seq_len"], with_auto);
   EXPECT_EQ(plan(decided + std::to_string(with_auto)).status, 0);
   EXPECT_EQ(plan(decided + std::to_string(with_auto + 128)).status, 2);
+
+  // Many micro-batches need more than the few with which it is searched.
+  const std::string many =
+      "--model.config=long.json --train.micro_batch=1 --train.global_batch=1024 --memory 4 --device h100 "
+      "--data.seq_len=";
+  const std::int64_t with_many = json(many + "128")["longest_seq_len"];
+  EXPECT_EQ(plan(many + std::to_string(with_many)).status, 0);
+  EXPECT_EQ(plan(many + std::to_string(with_many + 128)).status, 2);
 }
 
 // Each piece of advice is tried: with it the plan fits, without it it does not.

@@ -359,6 +359,13 @@ TEST_F(Program, TokenizesJsonLines) {
   EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 file or line that could not be used"));
 }
 
+TEST_F(Program, WarnsOfTokensWithoutALoss) {
+  folder_.write("a.jsonl", "{\"text\": \"a\"}\n");
+  const Ending ending = run("tokenize --tokenizer bytes --format jsonl --output t.h5 a.jsonl");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.err, "warning: no token of t.h5 has a loss: training on it changes nothing\n");
+}
+
 TEST_F(Program, NeedsATokenizerWithAChatTemplate) {
   folder_.write("a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
   const Ending ending = run("tokenize --tokenizer bytes --format chat --seq-len 64 --output t.h5 a.jsonl");

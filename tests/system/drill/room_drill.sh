@@ -90,7 +90,8 @@ run=diverges
 mkdir $run
 printf '%s\n' "elsewhere $plenty" "$run 1000" >free
 expect 0 "the checkpoint of step 12 may be unusable: the last .* with labels were not finite" \
-    --checkpoint.fallback_dir=elsewhere --checkpoint.every=1 "${diverging[@]}"
+    --checkpoint.fallback_dir=elsewhere --checkpoint.every=1 --run.resume=never "${diverging[@]}"
+grep -q "step-00000012.h5; make room in $run$" $run.log || fail "nothing continues from there"
 [[ $(find elsewhere -path '*/diverges/*' -name 'step-*' | wc -l) == 2 ]] ||
     fail "left elsewhere are $(find elsewhere -path '*/diverges/*')"
 

@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 constexpr const char* kDefaults =
     "[run]\nresume = auto\n[model]\nweights = random\n[data]\ntrain =\n[train]\nsteps = 0\nepochs = 0\n"
@@ -188,6 +189,15 @@ TEST_F(ChangedKeys, ARunMayGrowAndSaysWhereItsScheduleBends) {
   saved_.texts.run_config = text(constant);
   config_.optimizer.schedule = optim::Decay::constant;
   EXPECT_THAT(report(longer + constant), ElementsAre("changed since step 8: train.steps = 24, was 12"));
+}
+
+TEST_F(ChangedKeys, OfAScheduleThatHardlyBendsNothingIsSaid) {
+  const auto lines = [&](double lr) {
+    config_.optimizer.lr = lr;
+    return report(text(fmt::format("[optimizer]\nlr = {}\n", lr)));
+  };
+  EXPECT_THAT(lines(0.010005), ElementsAre("changed since step 8: optimizer.lr = 0.010005, was 0.01"));
+  EXPECT_THAT(lines(0.0101), SizeIs(2));
 }
 
 TEST_F(ChangedKeys, AShorterRunWouldHaveHadAnotherSchedule) {
