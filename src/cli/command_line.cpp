@@ -105,9 +105,10 @@ CommandLine assign_command_line(const Arguments& arguments, const std::vector<Op
   if (line.positional.size() > max_positional) {
     throw_user_error(
         "unexpected argument \"{}\"{}; options are written --name=value", line.positional[max_positional],
-        max_positional > 0 ? fmt::format(" after \"{}\": it takes {}", line.positional[max_positional - 1],
-                                         max_positional == 1 ? "one" : fmt::format("{}", max_positional))
-                           : "");
+        max_positional > 0
+            ? fmt::format(" after \"{}\": at most {} can be given", line.positional[max_positional - 1],
+                          max_positional == 1 ? "one" : fmt::format("{}", max_positional))
+            : "");
   }
   for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
   return line;

@@ -4,8 +4,11 @@
 
 #include "cli/option.hpp"
 #include "llampi/comm/compute.hpp"
+#include "llampi/comm/threads.hpp"
 
 namespace llampi::cli {
+
+inline constexpr Range kThreads{.low = 0, .high = comm::kMostThreads};
 
 inline Option device_option(comm::DeviceOptions& compute) {
   return {"device", one_of(compute.device),

@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "llampi/comm/threads.hpp"
 #include "llampi/core/words.hpp"
 
 namespace llampi::cli {
@@ -27,7 +26,6 @@ struct Range {
 inline constexpr Range kPositive{.low = 0, .includes_low = false};
 inline constexpr Range kAtLeastZero{.low = 0};
 inline constexpr Range kAtLeastOne{.low = 1};
-inline constexpr Range kThreads{.low = 0, .high = comm::kMostThreads};
 
 /// A target that is written in words of its own. Its object must outlive this.
 struct Spelled {

@@ -12,6 +12,7 @@
 
 #include "cli/config_values.hpp"
 #include "cli/console.hpp"
+#include "cli/device_options.hpp"
 #include "cli/keys.hpp"
 #include "cli/launch.hpp"
 #include "cli/option_table.hpp"

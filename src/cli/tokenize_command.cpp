@@ -7,6 +7,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/device_options.hpp"
 #include "cli/launch.hpp"
 #include "cli/progress.hpp"
 #include "cli/text_options.hpp"

@@ -129,7 +129,7 @@ NotFinite find_not_finite(comm::World& world, device::Device& device, fsdp::Engi
 }
 
 std::optional<std::string> NotFiniteSteps::not_finite(const StepMetrics& metrics, const NotFinite& found) {
-  ++all_, ++in_a_row_, is_usable_ = false;
+  ++all_, ++in_a_row_;
   if (in_a_row_ > policy_.skip || found.in_parameters)
     return fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, found.where);
   log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,

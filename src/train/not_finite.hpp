@@ -33,7 +33,7 @@ class NotFiniteSteps {
   NotFiniteSteps(const NotFinitePolicy& policy, const Log& log) : policy_(policy), log_(log) {}
 
   /// After a step with labels that was finite.
-  void finite() { in_a_row_ = 0, is_usable_ = true; }
+  void finite() { in_a_row_ = 0, was_finite_ = true; }
   /// After one that was not: a warning, or why the run ends. With a gradient norm that is not finite, which all ranks share,
   /// nothing was updated. @param found as find_not_finite() says
   std::optional<std::string> not_finite(const StepMetrics& metrics, const NotFinite& found);
@@ -41,13 +41,13 @@ class NotFiniteSteps {
   std::int64_t in_a_row() const { return in_a_row_; }
   /// Whether the last step with labels was finite. False before the first one of this job: nothing is known of the state that it
   /// continues from. The state may be of no use then, and should replace no other one.
-  bool state_is_usable() const { return is_usable_; }
+  bool state_is_usable() const { return was_finite_ && in_a_row_ == 0; }
 
  private:
   const NotFinitePolicy& policy_;
   const Log& log_;
   std::int64_t all_ = 0, in_a_row_ = 0;
-  bool is_usable_ = false;
+  bool was_finite_ = false;  ///< some step of this job
 };
 
 }  // namespace llampi::train

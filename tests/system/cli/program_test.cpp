@@ -141,8 +141,9 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --threads 4097 x",
                  "--threads 4097 is out of range; it must be at least 0 and at most 4096");
   expect_refused("inspect --units --verify x.h5", "--units and --verify cannot be combined");
-  expect_refused("inspect a b",
-                 "unexpected argument \"b\" after \"a\": it takes one; options are written --name=value");
+  expect_refused(
+      "inspect a b",
+      "unexpected argument \"b\" after \"a\": at most one can be given; options are written --name=value");
 }
 
 // These start MPI, alone.

@@ -34,7 +34,8 @@ SH
 chmod +x "$folder/tokenize"
 status=0
 RANKS=0 "$source_dir/scripts/run-example.sh" 2>"$folder/errors" || status=$?
-((status == 2)) && grep -q "^run-example: RANKS=0 is not a number of ranks" "$folder/errors"
+((status == 2))
+grep -q "^run-example: RANKS=0 is not a number of ranks" "$folder/errors"
 if RUN_DIR=$folder/other TEXT=$folder/text LLAMPI=$folder/tokenize "$source_dir/scripts/run-example.sh" 2>"$folder/errors"; then exit 1; fi
 cmp "$folder/errors" /dev/null
 cmp "$folder/text" "$folder/tokenize.given"

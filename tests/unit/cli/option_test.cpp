@@ -199,12 +199,12 @@ TEST_F(CommandLineTest, RefusesWhatItDoesNotKnow) {
       [&] {
         assign_all({"a", "b", "c"});
       },
-      "unexpected argument \"c\" after \"b\": it takes 2; options are written --name=value");
+      "unexpected argument \"c\" after \"b\": at most 2 can be given; options are written --name=value");
   expect_user_error(
       [&] {
         assign_all({"a", "b", "-n"});
       },
-      "unexpected argument \"-n\" after \"b\": it takes 2; options are written --name=value");
+      "unexpected argument \"-n\" after \"b\": at most 2 can be given; options are written --name=value");
 }
 
 }  // namespace
