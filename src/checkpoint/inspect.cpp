@@ -141,8 +141,7 @@ FileKind identify(const fs::path& path) try {
           "{} holds adapters (PEFT) and not the model that they belong to; give that model's folder",
           path.string());
     throw_user_error(
-        "the folder {} has neither a config.json nor checkpoints; give a Hugging Face folder, that of a "
-        "run or a file",
+        "the folder {} has neither checkpoints of a run nor the config.json of a Hugging Face folder",
         path.string());
   }
   if (path.extension() == ".safetensors")

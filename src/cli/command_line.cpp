@@ -98,17 +98,36 @@ CommandLine parse_command_line(const Arguments& arguments, const std::vector<Opt
   return line;
 }
 
+namespace {
+
+/// ", for example --weights=llama3": the first option of a file or folder that is not given.
+std::string example_with(const std::string& argument, const std::vector<Option>& options,
+                         const CommandLine& line) {
+  const auto is_next = [&](const Option& one) {
+    const std::string& name = one.values.name;
+    return (name.starts_with("FILE") || name.starts_with("FOLDER")) && !line.has(one.key);
+  };
+  const auto option = std::ranges::find_if(options, is_next);
+  if (option == options.end() || argument.starts_with("-") || argument.find('=') != std::string::npos)
+    return "";
+  return fmt::format(", for example --{}={}", option->key, argument);
+}
+
+}  // namespace
+
 CommandLine assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
                                 std::size_t max_positional, const Log& log) {
   CommandLine line = parse_command_line(arguments, options);
   for (const auto& note : line.notes) log.info("{}", note);
   if (line.positional.size() > max_positional) {
+    const std::string& argument = line.positional[max_positional];
     throw_user_error(
-        "unexpected argument \"{}\"{}; options are written --name=value", line.positional[max_positional],
+        "unexpected argument \"{}\"{}; options are written --name=value{}", argument,
         max_positional > 0
             ? fmt::format(" after \"{}\": at most {} can be given", line.positional[max_positional - 1],
                           max_positional == 1 ? "one" : fmt::format("{}", max_positional))
-            : "");
+            : "",
+        max_positional == 0 ? example_with(argument, options, line) : "");
   }
   for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
   return line;

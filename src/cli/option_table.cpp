@@ -143,7 +143,11 @@ Table lora_options(train::Config& c) {
 
 Table data_options(train::Config& c) {
   return {
-      {"data.train", &c.data.train, "token file to train on (required)", {.name = "FILE"}},
+      {"data.train",
+       &c.data.train,
+       "token file to train on (required), or several: FILE,FILE:TIMES. An epoch reads each sample of a file once, or TIMES "
+       "times (0.5: half of the samples, others in the next epoch); a folder stands for its *.h5",
+       {.name = "FILE"}},
       {"data.eval", &c.data.eval, "token file to evaluate on", {.name = "FILE"}},
       {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kCount}},
       {"data.shuffle", &c.data.shuffle, "shuffle the samples in every epoch; false: file order"},

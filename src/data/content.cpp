@@ -33,6 +33,15 @@ void for_each_part(std::int64_t size, const Visitor& visit) {
   }
 }
 
+/// @param files ", of 2 files", or nothing
+std::string content_line(std::int64_t tokens, std::int64_t documents, const std::string& files,
+                         std::uint32_t sum, const std::string& tokenizer) {
+  // Without separators of thousands: this is compared with what checkpoints of older versions hold.
+  return fmt::format("{} token{} in {} document{}{}, crc32 {:08x}{}{}", tokens, tokens == 1 ? "" : "s",
+                     documents, documents == 1 ? "" : "s", files, sum, tokenizer.empty() ? "" : kTokenizer,
+                     tokenizer);
+}
+
 }  // namespace
 
 std::string describe_content(const TokenFile& file) {
@@ -52,12 +61,24 @@ std::string describe_content(const TokenFile& file) {
     const auto starts = file.read_starts(begin, elements);
     sum = io::crc32_of(std::as_bytes(std::span(starts)), sum);
   });
-  const std::string tokenizer = file.tokenizer();
-  // Without separators of thousands: this is compared with what checkpoints of older versions hold.
-  const auto documents = file.documents();
-  return fmt::format("{} token{} in {} document{}, crc32 {:08x}{}{}", file.tokens(),
-                     file.tokens() == 1 ? "" : "s", documents, documents == 1 ? "" : "s", sum,
-                     tokenizer.empty() ? "" : kTokenizer, tokenizer);
+  return content_line(file.tokens(), file.documents(), "", sum, file.tokenizer());
+}
+
+std::string describe_content(const TrainingData& data) {
+  const auto& parts = data.parts();
+  if (data.is_one_file()) return describe_content(parts.front().file);
+  std::int64_t tokens = 0, documents = 0;
+  std::uint32_t sum = 0;
+  for (const auto& part : parts) {
+    const std::string content = describe_content(part.file);
+    const std::string summed =
+        fmt::format("{} times {}", content.substr(0, content.find(kTokenizer)), part.times);
+    sum = io::crc32_of(std::as_bytes(std::span(summed)), sum);
+    tokens += part.file.tokens();
+    documents += part.file.documents();
+  }
+  const auto files = fmt::format(" of {}", count(std::ssize(parts), "file"));
+  return content_line(tokens, documents, files, sum, parts.front().file.tokenizer());
 }
 
 std::string content_in_words(const std::string& content) {

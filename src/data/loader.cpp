@@ -37,26 +37,28 @@ std::vector<std::int64_t> document_starts(const TokenFile& file, std::int64_t be
 /// Fills one sequence of a micro-batch after the other.
 class BatchBuilder {
  public:
-  BatchBuilder(const TokenFile& file, const BatchOptions& options)
-      : file_(file),
-        options_(options),
+  BatchBuilder(const BatchOptions& options, std::size_t samples)
+      : options_(options),
         batch_(options.seq_len * options.micro_batch),
         ids_(static_cast<std::size_t>(options.seq_len) + 1),
-        mask_(ids_.size()) {}
+        mask_(ids_.size()) {
+    require(options.seq_len > 0 && options.vocabulary > 0, "sizes of a batch");
+    require(static_cast<std::int64_t>(samples) == options.micro_batch, "samples of a micro-batch");
+  }
 
   void add_empty() {
     std::fill_n(batch_.labels().begin() + filled_, options_.seq_len, -1);
     add_document(options_.seq_len);
   }
 
-  void add_sample(std::int64_t sample) {
+  void add_sample(const TokenFile& file, std::int64_t sample) {
     const std::int64_t length = options_.seq_len;
-    require(sample >= 0 && sample < file_.samples(length), "a sample beyond the token file");
+    require(sample >= 0 && sample < file.samples(length), "a sample beyond the token file");
     const std::int64_t begin = sample * length;
-    read_checked(file_, begin, options_.vocabulary, ids_);
-    file_.read_mask(begin, mask_);
+    read_checked(file, begin, options_.vocabulary, ids_);
+    file.read_mask(begin, mask_);
     std::vector<std::int64_t> starts;
-    if (options_.document_mask) starts = document_starts(file_, begin, begin + length);
+    if (options_.document_mask) starts = document_starts(file, begin, begin + length);
     for (const auto start : starts) mask_[static_cast<std::size_t>(start)] = 0;
 
     std::copy_n(ids_.begin(), length, batch_.tokens().begin() + filled_);
@@ -74,10 +76,7 @@ class BatchBuilder {
     add_document(sequence + length - filled_);
   }
 
-  device::HostBatch finish() {
-    require(filled_ == batch_.token_count(), "a micro-batch with another number of samples than micro_batch");
-    return std::move(batch_);
-  }
+  device::HostBatch finish() { return std::move(batch_); }
 
  private:
   void add_document(std::int64_t tokens) {
@@ -86,7 +85,6 @@ class BatchBuilder {
     batch_.cu_seqlens()[++batch_.documents] = static_cast<std::int32_t>(filled_);
   }
 
-  const TokenFile& file_;
   const BatchOptions& options_;
   device::HostBatch batch_;
   std::int64_t filled_ = 0;  // tokens of the batch that have their document
@@ -98,16 +96,20 @@ class BatchBuilder {
 
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples) {
-  require(options.seq_len > 0 && options.vocabulary > 0, "sizes of a batch");
-  require(static_cast<std::int64_t>(samples.size()) == options.micro_batch, "samples of a micro-batch");
-  BatchBuilder builder(file, options);
+  BatchBuilder builder(options, samples.size());
   for (const auto sample : samples) {
     if (sample < 0) {
       builder.add_empty();
     } else {
-      builder.add_sample(sample);
+      builder.add_sample(file, sample);
     }
   }
+  return builder.finish();
+}
+
+device::HostBatch make_batch(const std::vector<SamplePlace>& samples, const BatchOptions& options) {
+  BatchBuilder builder(options, samples.size());
+  for (const auto& [file, sample] : samples) builder.add_sample(*file, sample);
   return builder.finish();
 }
 
@@ -127,9 +129,9 @@ device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t se
 
 class Loader::Impl {
  public:
-  Impl(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+  Impl(const TrainingData& data, const BatchOptions& options, const Sampler& sampler,
        std::vector<std::int64_t> numbers)
-      : file_(file), options_(options), sampler_(sampler), numbers_(std::move(numbers)) {
+      : data_(data), options_(options), sampler_(sampler), numbers_(std::move(numbers)) {
     require(options.micro_batch > 0, "micro-batches of a loader");
   }
 
@@ -151,18 +153,18 @@ class Loader::Impl {
 
   std::vector<device::HostBatch> read(std::int64_t step) const {
     std::vector<device::HostBatch> batches;
-    std::vector<std::int64_t> samples(static_cast<std::size_t>(options_.micro_batch));
+    std::vector<SamplePlace> samples(static_cast<std::size_t>(options_.micro_batch));
     for (const std::int64_t number : numbers_) {
       const std::int64_t first = number * options_.micro_batch;
       std::int64_t index = first;
-      for (auto& sample : samples) sample = sampler_.sample(step, index++);
-      batches.push_back(make_batch(file_, options_, samples));
+      for (auto& sample : samples) sample = data_.place(sampler_.sample(step, index++), sampler_.epoch(step));
+      batches.push_back(make_batch(samples, options_));
       batches.back().set_first_sample((step - 1) * sampler_.global_batch() + first);
     }
     return batches;
   }
 
-  const TokenFile& file_;
+  const TrainingData& data_;
   const BatchOptions options_;
   const Sampler sampler_;
   const std::vector<std::int64_t> numbers_;
@@ -170,9 +172,9 @@ class Loader::Impl {
   std::future<std::vector<device::HostBatch>> ahead_;  // last: its thread uses the members above
 };
 
-Loader::Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+Loader::Loader(const TrainingData& data, const BatchOptions& options, const Sampler& sampler,
                std::vector<std::int64_t> numbers)
-    : impl_(std::make_unique<Impl>(file, options, sampler, std::move(numbers))) {}
+    : impl_(std::make_unique<Impl>(data, options, sampler, std::move(numbers))) {}
 
 Loader::~Loader() = default;
 

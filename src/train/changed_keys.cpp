@@ -263,7 +263,7 @@ Effect effect_here(const Continuing& run, const Sides& sides, const Change& chan
 std::optional<Change> change_of_data(const Continuing& run, const Sides& sides) {
   const std::string noted = sides.then.note("data.train");
   const std::int64_t then = run.saved.state.data_tokens, now = run.fresh.data_tokens;
-  if (then == now && (noted.empty() || data::same_content(noted, run.data))) return std::nullopt;
+  if (noted.empty() ? then == now : data::same_content(noted, run.data)) return std::nullopt;
   const auto with_path = [](const std::string& path, const std::string& content) {
     return path.empty() ? content : fmt::format("{} ({})", path, content);
   };

@@ -16,12 +16,11 @@
 namespace llampi::train {
 
 bool Inputs::packs_documents() const {
-  const auto has_several = [](const auto& file) { return file && file->documents() > 1; };
-  return batch_options.document_mask && (has_several(train_file) || has_several(eval_file));
+  return batch_options.document_mask && (train->has_documents() || (eval_file && eval_file->documents() > 1));
 }
 
 bool Inputs::has_loss_mask() const {
-  return train_file->has_loss_mask() || (eval_file && eval_file->has_loss_mask());
+  return train->has_loss_mask() || (eval_file && eval_file->has_loss_mask());
 }
 
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
@@ -79,6 +78,24 @@ std::string adapter_text_of(const Inputs& inputs, const Config& config, const st
   return checkpoint::adapter_text({*lora, base, inputs.base_sums}, inputs.llama.layers);
 }
 
+namespace {
+
+/// @param open (key, path) → token file
+std::unique_ptr<data::TrainingData> open_training_data(const Config& c, const auto& open) {
+  constexpr const char* kKey = "data.train = ";
+  std::vector<data::TrainingData::Part> parts;
+  std::vector<data::NamedPart> named;
+  try {
+    named = data::parse_training_data(c.data.train);
+  } catch (const UserError& error) {
+    throw UserError(kKey + std::string(error.what()));
+  }
+  for (const auto& [path, times] : named) parts.push_back({.file = open(kKey, path), .times = times});
+  return std::make_unique<data::TrainingData>(std::move(parts), c.data.seq_len, c.run.seed, c.data.shuffle);
+}
+
+}  // namespace
+
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   check_together(c);
@@ -93,16 +110,16 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   for (const auto& parameter : in.model->parameters()) {
     if (c.lora.rank > 0 && !parameter.adapter) in.base_sums[parameter.name] = 0;
   }
-  const auto open = [&](const char* key, const std::string& path) {
-    return with_source(fmt::format("{} = ", key), path, [&] {
-      auto file = std::make_unique<data::TokenFile>(path);
-      check_vocabulary(*file, in.llama, c.model.config);
-      check_rows(*file, c.data.seq_len, "data.seq_len");
+  const auto open = [&](const char* key, const std::filesystem::path& path) {
+    return with_source(key, path, [&] {
+      data::TokenFile file(path);
+      check_vocabulary(file, in.llama, c.model.config);
+      check_rows(file, c.data.seq_len, "data.seq_len");
       return file;
     });
   };
-  in.train_file = open("data.train", c.data.train);
-  const std::int64_t samples = in.train_file->samples(c.data.seq_len);
+  in.train = open_training_data(c, open);
+  const std::int64_t samples = in.train->samples();
   if (samples < c.train.global_batch) {
     throw_user_error(
         "data.train = {} has {} of {}, fewer than train.global_batch = {}; use more text, a shorter "
@@ -111,7 +128,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   }
   in.sampler = std::make_unique<data::Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
   if (!c.data.eval.empty()) {
-    in.eval_file = open("data.eval", c.data.eval);
+    in.eval_file = std::make_unique<data::TokenFile>(open("data.eval = ", c.data.eval));
     if (in.eval_file->samples(c.data.seq_len) < 1) {
       throw_user_error("data.eval = {} has {}, too few for one sample of data.seq_len = {} + 1", c.data.eval,
                        count(in.eval_file->tokens(), "token"), c.data.seq_len);
@@ -122,7 +139,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   in.fresh = {.seed = static_cast<std::int64_t>(c.run.seed),
               .seq_len = c.data.seq_len,
               .global_batch = c.train.global_batch,
-              .data_tokens = in.train_file->tokens(),
+              .data_tokens = in.train->tokens(),
               .shuffle = c.data.shuffle,
               .loss_scale = scales_loss(c) ? c.optimizer.loss_scale : 0};
   if (total_steps(c, in.fresh) < 1)

@@ -16,7 +16,7 @@ namespace llampi::train {
 struct Inputs {
   model::LlamaConfig llama;
   std::unique_ptr<model::Model> model;
-  std::unique_ptr<data::TokenFile> train_file;
+  std::unique_ptr<data::TrainingData> train;
   std::unique_ptr<data::TokenFile> eval_file;  ///< null: none
   std::unique_ptr<data::Sampler> sampler;
   data::BatchOptions batch_options;

@@ -161,7 +161,8 @@ void describe(OpenRun& run) {
   if (!run.start.checkpoint.empty())
     run.log.info("resumed from {} at step {}", run.start.checkpoint.string(), run.state.step);
   warn_of_long_warmup(run.schedule, run.log);
-  warn_of_rows_left_out(*run.inputs.train_file, run.config.data.seq_len, run.log);
+  for (const auto& part : run.inputs.train->parts())
+    warn_of_rows_left_out(part.file, run.config.data.seq_len, run.log);
   warn_of_zero_learning_rate(run.schedule, run.state.step + 1, run.log);
 }
 

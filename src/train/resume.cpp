@@ -229,7 +229,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   if (config.lora.weights) start.adapter = resolve_weights(*config.lora.weights, log);
   start.run_text = with_note(start.run_text, "data.train", data);
   with_source("model.weights = ", start.weights, [&] {
-    if (inputs.train_file->notes().chat_template.empty())  // else nothing needs that of the weights
+    if (inputs.train->chat_template().empty())  // else nothing needs that of the weights
       with_source("lora.weights = ", start.adapter, [&] {
         start.chat_template = checkpoint::trained_template(start.weights, start.adapter).text;
       });
@@ -309,7 +309,7 @@ Checkpoint continuable(const Checkpoint& newest, const Config& config, const che
 Start decide(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
              std::vector<checkpoint::Refused>& refused, const Log& log) {
   auto checkpoint = find_checkpoint(config, refused, log);
-  const std::string data = data::describe_content(*inputs.train_file);
+  const std::string data = data::describe_content(*inputs.train);
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
   check_is_of_a_run(*checkpoint);
   if (checkpoint->file != config.run.resume.file)  // which the user has chosen

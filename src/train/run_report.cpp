@@ -72,6 +72,28 @@ void RunReport::describe_device() {
   described_device_ = description;
 }
 
+void RunReport::describe_data(std::int64_t total_steps) {
+  const auto& data = *run_.inputs.train;
+  std::int64_t tokens = 0, padding = 0;
+  for (const auto& part : data.parts()) {
+    tokens += part.file.tokens();
+    padding += part.file.notes().padding_tokens;
+  }
+  const auto files = std::ssize(data.parts());
+  run_.log.info("data: {}{}{}, {} of {}, {} per epoch; {} in total", count(tokens - padding, "token"),
+                padding > 0 ? fmt::format(" and {} of padding", with_separators(padding)) : "",
+                files > 1 ? fmt::format(" in {}", count(files, "file")) : "", count(data.samples(), "sample"),
+                count(run_.config.data.seq_len, "token"),
+                count(run_.inputs.sampler->steps_per_epoch(), "step"), count(total_steps, "step"));
+  const bool whole = std::ranges::all_of(data.parts(), [](const auto& part) { return part.times == 1; });
+  if (whole) return;
+  for (const auto& part : data.parts()) {
+    run_.log.info("data: {}: {} times {}, {:.1f} % of an epoch", part.file.path().string(),
+                  count(part.samples, "sample"), part.times,
+                  100 * static_cast<double>(part.drawn) / static_cast<double>(data.samples()));
+  }
+}
+
 void RunReport::describe(std::int64_t total_steps) {
   const auto& topology = run_.world.topology();
   std::int64_t trained = 0;
@@ -85,13 +107,7 @@ void RunReport::describe(std::int64_t total_steps) {
                                   fsdp::frozen_in_words(run_.engine->options().precision))
                     : "",
                 count(run_.inputs.llama.layers, "layer"), with_separators(run_.inputs.llama.vocab_size));
-  const auto& file = *run_.inputs.train_file;
-  const std::int64_t padding = file.notes().padding_tokens;
-  run_.log.info("data: {}{}, {} of {}, {} per epoch; {} in total", count(file.tokens() - padding, "token"),
-                padding > 0 ? fmt::format(" and {} of padding", with_separators(padding)) : "",
-                count(file.samples(run_.config.data.seq_len), "sample"),
-                count(run_.config.data.seq_len, "token"),
-                count(run_.inputs.sampler->steps_per_epoch(), "step"), count(total_steps, "step"));
+  describe_data(total_steps);
   run_.log.info("ranks: {} on {}; {}", run_.world.size(), count(topology.nodes, "node"),
                 run_.compute.world().describe());
   const auto& precision = run_.engine->options().precision;

@@ -46,6 +46,7 @@ class RunReport {
 
  private:
   std::string strategy_in_words() const;  ///< "hybrid_shard, 2 shard groups of 8 ranks each, 34 units"
+  void describe_data(std::int64_t total_steps);
   void describe_plan();
   void describe_gpu_memory();
 

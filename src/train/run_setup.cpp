@@ -127,11 +127,11 @@ data::Loader RunSetup::open_loader() const {
   const auto shape = fsdp::step_shape(engine->options(), engine->mesh());
   for (int m = 0; m < shape.per_rank; ++m)
     numbers.push_back(fsdp::micro_batch_number(shape, engine->mesh(), world.rank(), m));
-  return {*inputs.train_file, inputs.batch_options, *inputs.sampler, std::move(numbers)};
+  return {*inputs.train, inputs.batch_options, *inputs.sampler, std::move(numbers)};
 }
 
 checkpoint::CheckpointTexts RunSetup::checkpoint_texts() const {
-  const std::string& of_data = inputs.train_file->notes().chat_template;
+  const std::string of_data = inputs.train->chat_template();
   return {inputs.llama.json, start.run_text, of_data.empty() ? start.chat_template : of_data,
           adapter_text_of(inputs, config, start.weights.string())};
 }

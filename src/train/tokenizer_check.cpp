@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -114,19 +115,34 @@ void compare(const Speaker& data, const Speaker& other, Mismatch mismatch, const
   log.warning("{}; the same ids must mean the same texts", sentence);
 }
 
+void warn_of_other_templates(const Inputs& inputs, const Log& log) {
+  const std::string of_train = inputs.train->chat_template();
+  const auto is_other = [&](const data::TokenFile& file) {
+    const auto& own = file.notes().chat_template;
+    return !own.empty() && own != of_train;
+  };
+  for (const auto& part : inputs.train->parts()) {
+    if (is_other(part.file))
+      log.warning(
+          "data.train: {} was made with another chat template than the files before it; the model learns both formats, "
+          "and its checkpoints hold the first",
+          part.file.path().string());
+  }
+  if (!of_train.empty() && inputs.eval_file && is_other(*inputs.eval_file))
+    log.warning(
+        "data.eval was made with another chat template than data.train: its loss is that of another format");
+}
+
 }  // namespace
 
 void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path& weights, const Log& log) {
-  const Speaker train = file_speaker("data.train", inputs.train_file.get());
+  const auto& parts = inputs.train->parts();
+  const Speaker train = file_speaker("data.train", &parts.front().file);
+  for (const auto& part : std::span(parts).subspan(1))
+    compare(file_speaker("data.train", &part.file), train, Mismatch::refused_if_sure, log);
   const Speaker eval = file_speaker("data.eval", inputs.eval_file.get());
   compare(eval, train, Mismatch::refused_if_sure, log);
-  if (inputs.eval_file) {
-    const auto &of_train = inputs.train_file->notes().chat_template,
-               &of_eval = inputs.eval_file->notes().chat_template;
-    if (!of_train.empty() && !of_eval.empty() && of_train != of_eval)
-      log.warning(
-          "data.eval was made with another chat template than data.train: its loss is that of another format");
-  }
+  warn_of_other_templates(inputs, log);
   const Speaker model = weights.empty() ? Speaker() : weights_speaker("model.weights", weights, log);
   if (!model.tokenizer.empty()) return compare(train, model, Mismatch::refused_if_sure, log);
   std::error_code ignored;

@@ -9,6 +9,7 @@
 
 #include "llampi/data/sampler.hpp"
 #include "llampi/data/token_file.hpp"
+#include "llampi/data/training_data.hpp"
 #include "llampi/device/host_batch.hpp"
 
 namespace llampi::data {
@@ -28,17 +29,20 @@ struct BatchOptions {
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples);
 
+/// The same with samples of several files, without empty slots.
+device::HostBatch make_batch(const std::vector<SamplePlace>& samples, const BatchOptions& options);
+
 /// A micro-batch of sequences from elsewhere than a token file. `rows` has seq_len + 1 ids of each: seq_len
 /// that the model is given, and the labels, which are the same shifted by one. Each sequence is a document, all
 /// labels are valid; ids are not checked.
 device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len);
 
 /// Step by step, the micro-batches of this rank: the one with number n holds samples n * micro_batch + i of the step's
-/// global batch, which are numbered through the run (HostBatch::set_first_sample()). The file must outlive the loader.
+/// global batch, which are numbered through the run (HostBatch::set_first_sample()). The data must outlive the loader.
 class Loader {
  public:
   /// @param numbers of this rank's micro-batches among those of a step, in their order
-  Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+  Loader(const TrainingData& data, const BatchOptions& options, const Sampler& sampler,
          std::vector<std::int64_t> numbers);
   ~Loader();  ///< stops the thread
 

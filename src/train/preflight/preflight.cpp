@@ -233,7 +233,7 @@ bool Preflight::open() {
   own.failure = comm::failure_of(run_.world, [&] {
     run_.open_inputs(model);
     own.model = run_.inputs.llama.json;
-    own.train = data::describe_content(*run_.inputs.train_file);
+    own.train = data::describe_content(*run_.inputs.train);
     if (run_.inputs.eval_file) own.eval = data::describe_content(*run_.inputs.eval_file);
   });
   const auto facts = comm::all_gather_value(run_.world, own);

@@ -150,6 +150,12 @@ TEST_F(Program, RefusesWrongOptions) {
 TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("train --train.stepz=5",
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
+  expect_refused(
+      "import llama3",
+      "unexpected argument \"llama3\"; options are written --name=value, for example --weights=llama3");
+  expect_refused("import --weights w w.h5",
+                 "unexpected argument \"w.h5\"; options are written --name=value, for example --output=w.h5");
+  expect_refused("export weights=w", "unexpected argument \"weights=w\"; options are written --name=value");
   expect_refused("train --lr=1e-3", "unknown option --lr on the command line; did you mean --optimizer.lr?");
   expect_refused("evaluate --weights w",
                  "give --data or --questions, and not both; see llampi evaluate --help");

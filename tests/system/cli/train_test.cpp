@@ -102,6 +102,38 @@ TEST_F(Train, RefusesTooLittleData) { expect_refused("--train.global_batch=4000"
 
 TEST_F(Train, RefusesMissingData) { expect_refused("--data.train=none.h5", {"none.h5"}); }
 
+TEST_F(Train, TrainsOnSeveralTokenFiles) {
+  folder_.write("more", std::string(330, 'x'));
+  const Ending written = shell(
+      folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output more.h5 more");
+  ASSERT_EQ(written.status, 0) << written.err;
+  const Ending two = train("--data.train=tokens.h5,more.h5:2.5");
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_THAT(two.out,
+              HasSubstr("\ndata: 2,620 tokens in 2 files, 193 samples of 16 tokens, 48 steps per epoch"));
+  EXPECT_THAT(two.out, HasSubstr("\ndata: more.h5: 20 samples times 2.5, 25.9 % of an epoch\n"));
+  const auto losses = [](const Ending& run) {
+    std::vector<std::string> found;
+    std::istringstream lines(run.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("step ")) found.push_back(line.substr(0, line.find("  ", line.find("grad norm"))));
+    return found;
+  };
+  const Ending one =
+      shell(folder_.path(), std::string(LLAMPI_PROGRAM) +
+                                " train --config run.ini --data.train='tokens.h5, more.h5:2.5' "
+                                "--run.dir=one");
+  EXPECT_EQ(losses(two).size(), 2U);
+  EXPECT_EQ(losses(one), losses(two));
+  const auto notes = "(2620 tokens in 2 documents of 2 files, crc32 ";
+  expect_refused("--data.train=tokens.h5,more.h5:2",
+                 {"data.train = tokens.h5,more.h5:2.5 " + std::string(notes),
+                  "now tokens.h5,more.h5:2 " + std::string(notes)});
+  expect_refused("--data.train=tokens.h5,,more.h5 --run.dir=new",
+                 {"data.train = tokens.h5,,more.h5: a name between commas is empty"});
+  expect_refused("--data.train=tokens.h5,none.h5:2 --run.dir=new", {"data.train = none.h5: no such file"});
+}
+
 TEST_F(Train, RefusesATokenFileOfALargerVocabulary) {
   folder_.write("small.json", model_json(100));
   expect_refused("--model.config=small.json", {"tokens.h5", "ids up to ", "100"});

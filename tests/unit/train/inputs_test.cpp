@@ -39,7 +39,9 @@ TEST_F(Inputs, RefuseIdsThatTheModelDoesNotHave) {
 TEST_F(Inputs, PackDocumentsWhereAFileHasSeveralThatDoNotSeeEachOther) {
   const auto packs = [&](int train, int eval, bool mask) {
     train::Inputs inputs;
-    inputs.train_file = file(train);
+    std::vector<data::TrainingData::Part> parts;
+    parts.push_back({.file = std::move(*file(train))});
+    inputs.train = std::make_unique<data::TrainingData>(std::move(parts), 2, 0, false);
     if (eval > 0) inputs.eval_file = file(eval);
     inputs.batch_options.document_mask = mask;
     return inputs.packs_documents();

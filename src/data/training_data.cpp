@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/data/training_data.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/data/sampler.hpp"
+
+namespace llampi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 62;  // what a permutation can have
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t";
+  const auto begin = text.find_first_not_of(kBlank);
+  if (begin == text.npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
+}
+
+/// "code.h5:2"
+NamedPart parse_part(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (exists(text) || colon == text.npos) return {text};
+  const auto times = parse_number<double>(trimmed(std::string_view(text).substr(colon + 1)));
+  if (!times) return {text};
+  if (!(*times > 0) || !std::isfinite(*times))
+    throw_user_error("{}: how often the samples of a file are read in an epoch must be above 0", text);
+  return {trimmed(std::string_view(text).substr(0, colon)), *times};
+}
+
+/// Of a folder its token files, else the file itself.
+std::vector<NamedPart> files_of(const NamedPart& part) {
+  std::error_code ignored;
+  if (!fs::is_directory(part.path, ignored)) return {part};
+  std::vector<NamedPart> files;
+  try {
+    for (const auto& entry : fs::directory_iterator(part.path)) {
+      const auto name = entry.path().filename().string();
+      if (entry.path().extension() == ".h5" && !name.starts_with('.') && !entry.is_directory())
+        files.push_back({entry.path(), part.times});
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw_user_error("{} cannot be read: {}", part.path.string(), error.code().message());
+  }
+  if (files.empty())
+    throw_user_error("{} is a folder without token files (*.h5); give a file that llampi tokenize wrote",
+                     part.path.string());
+  std::ranges::sort(files, {}, &NamedPart::path);
+  return files;
+}
+
+}  // namespace
+
+std::vector<NamedPart> parse_training_data(const std::string& text) {
+  if (exists(text)) return files_of({text});
+  std::vector<NamedPart> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    const auto part = parse_part(trimmed(std::string_view(text).substr(begin, end - begin)));
+    if (part.path.empty()) throw_user_error("{}: a name between commas is empty", text);
+    const auto files = files_of(part);
+    parts.insert(parts.end(), files.begin(), files.end());
+    begin = end + 1;
+  }
+  return parts;
+}
+
+TrainingData::TrainingData(std::vector<Part> parts, std::int64_t seq_len, std::uint64_t seed, bool shuffle)
+    : parts_(std::move(parts)), seq_len_(seq_len), seed_(seed), shuffle_(shuffle) {
+  require(!parts_.empty() && seq_len > 0, "files of training data");
+  std::int64_t end = 0;
+  for (auto& part : parts_) {
+    part.samples = part.file.samples(seq_len);
+    const double drawn = std::round(part.times * static_cast<double>(part.samples));
+    const std::string name = part.file.path().string();
+    if (drawn >= static_cast<double>(kMostSamples - end))
+      throw_user_error("{}: {} times {} are too many for an epoch", name, part.times,
+                       count(part.samples, "sample"));
+    part.drawn = part.times == 1 ? part.samples : static_cast<std::int64_t>(drawn);
+    if (part.drawn < 1 && parts_.size() > 1)
+      throw_user_error(
+          "{} has {} of {}: {} times as many are none in an epoch; leave it out, or read it more often", name,
+          count(part.samples, "sample"), count(seq_len, "token"), part.times);
+    ends_.push_back(end += part.drawn);
+  }
+}
+
+SamplePlace TrainingData::place(std::int64_t sample, std::int64_t epoch) const {
+  require(sample >= 0 && sample < samples(), "a sample beyond the training data");
+  const auto number = std::ranges::upper_bound(ends_, sample) - ends_.begin();
+  const Part& part = parts_[static_cast<std::size_t>(number)];
+  const std::int64_t first = ends_[static_cast<std::size_t>(number)] - part.drawn;
+  const std::int64_t draw = epoch * part.drawn + sample - first;  // since the beginning of the run
+  const std::int64_t pass = draw / part.samples, index = draw % part.samples;
+  // Whole passes have all samples in any order.
+  if (!shuffle_ || part.drawn % part.samples == 0) return {&part.file, index};
+  const std::uint64_t seed = RandomStream(seed_, "passes of parts").bits(static_cast<std::uint64_t>(number));
+  return {&part.file, Permutation(part.samples, seed, pass)(index)};
+}
+
+std::int64_t TrainingData::tokens() const {
+  return is_one_file() ? parts_.front().file.tokens() : samples() * seq_len_ + 1;
+}
+
+bool TrainingData::has_loss_mask() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.file.has_loss_mask(); });
+}
+
+bool TrainingData::has_documents() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.file.documents() > 1; });
+}
+
+std::string TrainingData::chat_template() const {
+  for (const auto& part : parts_) {
+    if (!part.file.notes().chat_template.empty()) return part.file.notes().chat_template;
+  }
+  return "";
+}
+
+}  // namespace llampi::data
