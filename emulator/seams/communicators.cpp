@@ -195,6 +195,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   }
   Result destroy() override {
     require(finalized_, "a communicator is destroyed before it is finalized");
+    require(windows_.empty(), "a communicator is destroyed before its windows are closed");
     require(link_.use_count() == 1, "a communicator is destroyed before a graph that has its collectives");
     require(family_ == nullptr || !is_parent_ || family_.use_count() == 1,
             "a communicator is destroyed before what was split from it");

@@ -299,7 +299,7 @@ Table fsdp_options(train::Config& c) {
        "register parameters and gradients as a symmetric window of each NCCL communicator"},
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "all-gather parameters with copy engines instead of multiprocessors where NCCL supports it (2.28 or "
-       "newer); requires fsdp.nccl_window = true"},
+       "newer), without CUDA graphs; requires fsdp.nccl_window = true"},
       {"fsdp.nccl_split_share", &c.fsdp.nccl_split_share,
        "share resources between the NCCL communicators of a shard group (ncclCommSplit): less memory and a faster "
        "start, but all-gathers and reduce-scatters no longer overlap"},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/ranks.hpp"
 
+#include <memory>
+
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/keys.hpp"
@@ -10,6 +12,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/health/done_within.hpp"
 #include "llampi/train/train.hpp"
 
 namespace llampi::cli {
@@ -21,10 +24,22 @@ int end_job(comm::World& world, const std::string& what) {
   return kFailed;  // not reached, which g++ does not see through a virtual function
 }
 
+/// After an error that all ranks throw. @param ends a world of the same ranks, where they meet; null: they cannot
+int end_together(comm::World& world, const std::shared_ptr<comm::World>& ends, double patience,
+                 const std::string& what, int status) {
+  if (world.rank() == 0) print_error(what);
+  if (ends && health::done_within(patience, [ends] { ends->barrier(); }) == health::Done::no) {
+    if (world.rank() != 0) return end_job(world, what);
+    return end_job(world, "other ranks did not end with this one, so the job is aborted");
+  }
+  return status;
+}
+
 }  // namespace
 
-int run_on_ranks(const std::function<int(comm::World&)>& body) {
+int run_on_ranks(const std::function<int(comm::World&)>& body, double patience) {
   const std::unique_ptr<comm::World> world = comm::World::create();
+  const std::shared_ptr<comm::World> ends = world->size() > 1 ? world->duplicate() : nullptr;
   const Launch launch = inspect_launch(world->size(), environment_variable);
   if (launch.verdict == Launch::Verdict::wrong) {
     if (launch.speaks) print_error(launch.sentence);
@@ -33,11 +48,9 @@ int run_on_ranks(const std::function<int(comm::World&)>& body) {
   try {
     return body(*world);
   } catch (const UserError& error) {
-    if (world->rank() == 0) print_error(sentence_of(error));
-    return kWrongInput;
+    return end_together(*world, ends, patience, sentence_of(error), kWrongInput);
   } catch (const comm::CommonError& error) {
-    if (world->rank() == 0) print_error(sentence_of(error));
-    return kFailed;
+    return end_together(*world, ends, patience, sentence_of(error), kFailed);
   } catch (const std::exception& error) {
     return end_job(*world, sentence_of(error));
   } catch (...) {

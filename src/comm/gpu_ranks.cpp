@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rank has which GPU.
 #include <algorithm>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -18,15 +19,34 @@ namespace {
 
 /// What the ranks tell each other.
 struct Seat {
-  int gpus = 0;  ///< visible
   int node = 0;
   std::string host;
-  std::string bus_id = {};
-  std::string identity = {};  ///< GpuProperties::identity()
+  std::vector<std::string> bus_ids, identities;  ///< of the GPUs that are visible; GpuProperties::identity()
+  std::size_t index = 0;                         ///< of the rank's own among these; choose_gpus() says
 
-  auto members() { return std::tie(gpus, node, host, bus_id, identity); }
-  bool same_gpu(const Seat& other) const { return node == other.node && identity == other.identity; }
+  auto members() { return std::tie(node, host, bus_ids, identities); }
+  int gpus() const { return static_cast<int>(identities.size()); }
+  const std::string& identity() const { return identities[index]; }
+  bool same_gpu(const Seat& other) const { return node == other.node && identity() == other.identity(); }
 };
+
+/// Ranks that see the same GPUs take one after the other, in their order; where a rank sees others than its neighbours, as batch
+/// systems arrange it that bind GPUs to sockets, it takes one that no rank before it has.
+void choose_gpus(std::vector<Seat>& seats) {
+  for (auto seat = seats.begin(); seat != seats.end(); ++seat) {
+    const auto before = std::span(seats.begin(), seat);
+    const auto like = std::ranges::count_if(before, [&](const Seat& other) {
+      return other.node == seat->node && other.identities == seat->identities;
+    });
+    const std::size_t count = seat->identities.size(), first = static_cast<std::size_t>(like) % count;
+    seat->index = first;
+    for (std::size_t i = 0; i < count; ++i) {
+      seat->index = (first + i) % count;
+      if (std::ranges::none_of(before, [&](const Seat& other) { return other.same_gpu(*seat); })) break;
+      seat->index = first;  // all are taken
+    }
+  }
+}
 
 void require_own_gpus(const std::vector<Seat>& seats) {
   for (std::size_t rank = 0; rank < seats.size(); ++rank) {
@@ -34,15 +54,16 @@ void require_own_gpus(const std::vector<Seat>& seats) {
                                     [&](const Seat& seat) { return seat.same_gpu(seats[rank]); });
     if (&*other == &seats[rank]) continue;
     const auto usual = std::ranges::max_element(seats, {}, &Seat::gpus);
-    if (usual->gpus > seats[rank].gpus)
+    if (usual->gpus() > seats[rank].gpus())
       throw CommonError(
           fmt::format("{} sees {}, and {} sees {}: there is no GPU of its own for each rank",
-                      format_rank(static_cast<int>(rank), seats[rank].host), count(seats[rank].gpus, "GPU"),
-                      format_rank(static_cast<int>(usual - seats.begin()), usual->host), usual->gpus));
+                      format_rank(static_cast<int>(rank), seats[rank].host), count(seats[rank].gpus(), "GPU"),
+                      format_rank(static_cast<int>(usual - seats.begin()), usual->host), usual->gpus()));
     throw ConfigError(
-        {.problem = fmt::format("ranks {} and {} on {} would share GPU {}, as rank {} sees {}",
-                                other - seats.begin(), rank, seats[rank].host, seats[rank].bus_id, rank,
-                                count(seats[rank].gpus, "GPU")),
+        {.problem =
+             fmt::format("ranks {} and {} on {} would share GPU {}, as rank {} sees {}",
+                         other - seats.begin(), rank, seats[rank].host,
+                         seats[rank].bus_ids[seats[rank].index], rank, count(seats[rank].gpus(), "GPU")),
          .remedy =
              "start no more ranks on a node than it has GPUs (or set {share_gpu} = true, which is slow and "
              "for tests)"});
@@ -54,18 +75,17 @@ void require_own_gpus(const std::vector<Seat>& seats) {
 GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu) {
   require(!gpus.empty(), "a GPU that this rank sees");
   const Topology& topology = world.topology();
-  GpuOfRank result{.index = topology.local_rank % static_cast<int>(gpus.size())};
-  const device::GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
-  Seat own{.gpus = static_cast<int>(gpus.size()),
-           .node = topology.node,
-           .host = topology.host,
-           .bus_id = gpu.bus_id,
-           .identity = gpu.identity()};
-  const auto seats = all_gather_value(world, own);
+  Seat visible{.node = topology.node, .host = topology.host, .bus_ids = {}, .identities = {}};
+  for (const auto& gpu : gpus) {
+    visible.bus_ids.push_back(gpu.bus_id);
+    visible.identities.push_back(gpu.identity());
+  }
+  auto seats = all_gather_value(world, visible);
+  choose_gpus(seats);
   if (!share_gpu) require_own_gpus(seats);
-  result.ranks = static_cast<int>(
-      std::count_if(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.same_gpu(own); }));
-  return result;
+  const Seat& own = seats[static_cast<std::size_t>(world.rank())];
+  const auto ranks = std::ranges::count_if(seats, [&](const Seat& seat) { return seat.same_gpu(own); });
+  return {.index = static_cast<int>(own.index), .ranks = static_cast<int>(ranks)};
 }
 
 std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gpus, int gpu) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "health/done_within.hpp"
+#include "llampi/health/done_within.hpp"
 
 #include <chrono>
 #include <condition_variable>

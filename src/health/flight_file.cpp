@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "health/diagnosis.hpp"
-#include "health/done_within.hpp"
 #include "health/heartbeat.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/json_text.hpp"
+#include "llampi/health/done_within.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::health {

@@ -14,7 +14,6 @@
 
 #include "health/delays.hpp"
 #include "health/diagnosis.hpp"
-#include "health/done_within.hpp"
 #include "health/flight_file.hpp"
 #include "health/own_progress.hpp"
 #include "health/process_links.hpp"
@@ -26,6 +25,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/process.hpp"
+#include "llampi/health/done_within.hpp"
 #include "llampi/health/flight_request.hpp"
 
 namespace llampi::health {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/workspace.hpp"
@@ -33,11 +34,13 @@ void measure_collectives(const Bench& bench) {
   const auto reduction = bench.config.fsdp.reduction;
   for (const Index size : kSizes) {
     const Index part = std::max<Index>(size / 4 / ranks, 1), elements = part * ranks;
-    const device::Memory memory = world.allocate((elements + part) * 4);
-    const device::Memory scratch = world.allocate(std::max<Index>(
+    const Index scratch_bytes = std::max<Index>(
         4,
         std::max(comm::reduce_scatter_workspace(world.backend(), elements, ranks, DType::float32, reduction),
-                 comm::all_reduce_workspace(world.backend(), elements, ranks, DType::float32, reduction))));
+                 comm::all_reduce_workspace(world.backend(), elements, ranks, DType::float32, reduction)));
+    device::Memory memory, scratch;
+    comm::agree(bench.world, [&] { memory = world.allocate((elements + part) * 4); });
+    comm::agree(bench.world, [&] { scratch = world.allocate(scratch_bytes); });
     const Tensor whole{memory.data(), DType::float32, 1, elements},
         shard{memory.data() + elements * 4, DType::float32, 1, part},
         workspace{scratch.data(), DType::float32, 1, scratch.bytes() / 4};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/integers.hpp"
@@ -59,15 +60,15 @@ class Collectives {
   }
 
  private:
-  Tensor make(std::int64_t elements) {
-    memory_.push_back(world_.allocate(elements * size_of(dtype_)));
-    return {memory_.back().data(), dtype_, 1, elements};
-  }
+  Tensor make(std::int64_t elements) { return {allocate(elements * size_of(dtype_)), dtype_, 1, elements}; }
   Tensor workspace(std::int64_t bytes) {
     if (bytes == 0) return {};
     const std::int64_t words = ceil_div(bytes, size_of(DType::int32));
-    memory_.push_back(world_.allocate(words * size_of(DType::int32)));
-    return {memory_.back().data(), DType::int32, 1, words};
+    return {allocate(words * size_of(DType::int32)), DType::int32, 1, words};
+  }
+  std::byte* allocate(std::int64_t bytes) {
+    comm::agree(world_, [&] { memory_.push_back(world_.allocate(bytes)); });
+    return memory_.back().data();
   }
   double sum(std::int64_t element) const {
     double sum = 0;
@@ -95,8 +96,8 @@ class Collectives {
   DType dtype_;
   int ranks_;
   std::int64_t elements_;  ///< of a shard
-  std::vector<device::Memory> memory_;
   std::unique_ptr<comm::Group> group_;
+  std::vector<device::Memory> memory_;  // with windows of the group's communicators, which close first
   std::vector<ComparedTensor> compared_;
 };
 

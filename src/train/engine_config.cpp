@@ -132,7 +132,8 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.precision.param = c.fsdp.param_dtype.value_or(on_gpu ? DType::bfloat16 : DType::float32);
   if (on_gpu) {
     options.precision.compute = options.precision.param;
-    options.graph = c.run.cuda_graph == StepGraph::automatic;
+    // NCCL orders its launches by an event that gathers by copy engines never record, and so no capture may wait for it.
+    options.graph = c.run.cuda_graph == StepGraph::automatic && !c.fsdp.nccl_copy_engines;
   }
   if (c.lora.rank > 0) {
     options.precision.int8_base = c.lora.base_dtype == DType::int8_blocks;

@@ -89,9 +89,12 @@ class NcclCommunicator final : public LibraryCommunicator {
     return handle() == nullptr ? Result{Result::State::failed, "ncclCommSplit left no communicator"}
                                : state_of(handle());
   }
-  // The window is there when the call is done, which for a communicator that does not block may be later.
+  // NCCL 2.28 and newer say ncclSuccess while a thread of theirs still makes the window (ncclCommWindowRegister() in dev_runtime.cc);
+  // the communicator's state alone says when it is there.
   Result open_window(void* data, std::size_t bytes) override {
-    return result_of(ncclCommWindowRegister(handle_, data, bytes, &windows_[data], NCCL_WIN_COLL_SYMMETRIC));
+    const Result result =
+        result_of(ncclCommWindowRegister(handle_, data, bytes, &windows_[data], NCCL_WIN_COLL_SYMMETRIC));
+    return result.has_failed() ? result : Result{Result::State::in_progress, ""};
   }
   bool has_window(void* data) const override {
     const auto window = windows_.find(data);

@@ -79,7 +79,7 @@ class LibraryCommunicator {
   /// In progress while the library is at the last call; later what happened since.
   virtual Result state() = 0;
   /// Registers memory of the GPU that Library::allocate() gave, for collectives at equal places on all ranks. Collective, with as
-  /// many bytes on each rank.
+  /// many bytes on each rank. In progress when it returns, unless it failed: state() says when the window is there.
   virtual Result open_window(void* data, std::size_t bytes) = 0;
   /// Once that is done: NCCL makes no window where it has no use for one.
   virtual bool has_window(void* data) const = 0;

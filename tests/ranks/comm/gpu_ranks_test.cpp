@@ -53,6 +53,25 @@ TEST(GpuOfRank, OneOwnGpuForEachRankIsFine) {
   EXPECT_EQ(own.ranks, 1);  // whose memory is its own, however many ranks there are on the node
 }
 
+// As Slurm binds GPUs to sockets, over which it spreads ranks in turns: even ranks see the first half of the GPUs, odd ones the
+// second.
+TEST(GpuOfRank, RanksOfTwoSocketsHaveTheGpusOfTheirs) {
+  World& world = test_world();
+  const int half = (world.size() + 1) / 2, rank = world.rank();
+  const GpuOfRank own = gpu_of_rank(world, gpus(half, half * (rank % 2)), false);
+  EXPECT_EQ(own.index, rank / 2);
+  EXPECT_EQ(own.ranks, 1);
+}
+
+// Each rank sees the GPU of its neighbour too.
+TEST(GpuOfRank, TakesOneThatNoOtherHas) {
+  World& world = test_world();
+  if (world.topology().nodes > 1) GTEST_SKIP() << "needs ranks on one node";
+  EXPECT_EQ(gpu_of_rank(world, gpus(2, world.rank()), false).index, 0);
+  const int first = std::max(0, world.rank() - 1);
+  EXPECT_EQ(gpu_of_rank(world, gpus(world.rank() - first + 1, first), false).index, world.rank() > 0 ? 1 : 0);
+}
+
 TEST(GpuOfRank, CountsTheRanksThatHaveIt) {
   World& world = test_world();
   const Topology& topology = world.topology();

@@ -12,6 +12,7 @@ namespace llampi::test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 Ending end_job(int ranks, const std::string& way) {
@@ -58,6 +59,20 @@ TEST(RunOnRanks, AUserErrorOfOneRankIsAgreedOn) {
   const Ending ending = end_job(3, "agreed");
   EXPECT_EQ(ending.status, 2);
   EXPECT_THAT(ending.complaints(), ElementsAre(MatchesRegex("llampi: rank 2 on .+: the sky is green")));
+}
+
+// The others would wait for it without an end.
+TEST(RunOnRanks, AUserErrorOfOneRankAloneEndsTheJob) {
+  for (const char* rank : {"0", "2"}) {
+    const Ending ending = end_job(3, std::string("alone-") + rank);
+    EXPECT_EQ(ending.status, 1);
+    EXPECT_THAT(ending.err, HasSubstr("the sky is green\n")) << rank;
+    EXPECT_THAT(ending.complaints().back(),
+                MatchesRegex(
+                    *rank == '0'
+                        ? "llampi: rank 0 on .+: other ranks did not end with this one, so the job is aborted"
+                        : "llampi: rank 2 on .+: the sky is green"));
+  }
 }
 
 TEST(RunOnRanks, AFailingRankEndsTheJobWithItsName) {

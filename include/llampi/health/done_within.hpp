@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Calls that may never return, with a limit.
 #pragma once
 
 #include <cstdint>
