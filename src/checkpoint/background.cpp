@@ -15,8 +15,11 @@ bool Background::waits() const { return world_->waits(); }
 
 void Background::start(std::function<double(comm::World&)> work) {
   require(works() && !is_under_way(), "one work in the background at a time");
+  const auto task = [world = world_.get(), work = std::move(work)] { return work(*world); };
   under_way_ =
-      std::async(std::launch::async, [world = world_.get(), work = std::move(work)] { return work(*world); });
+      std::async(std::launch::async | std::launch::deferred, task);  // a copy, as libstdc++ may try both
+  // Where the system has no thread to give at this moment, this one does the work, as other ranks wait for it.
+  if (under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::deferred) under_way_.wait();
 }
 
 bool Background::is_done_within(std::chrono::duration<double> time) const {

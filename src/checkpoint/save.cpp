@@ -187,6 +187,8 @@ void explained(const Job& job, const std::function<void()>& work) {
     }
   } catch (const SourceError&) {
     throw;
+  } catch (const OutOfMemory&) {  // no other place would help
+    throw;
   } catch (const UserError& error) {
     throw ConfigError(
         {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),

@@ -144,11 +144,12 @@ class Loader::Impl {
 
  private:
   // One short-lived thread per step costs less than 0.1 ms; the future carries its exceptions, and replacing
-  // or destroying it waits for the thread, so there is never more than one and none outlives the loader.
+  // or destroying it waits for the thread, so there is never more than one and none outlives the loader. Where the system has no
+  // thread to give at this moment, the batches are read once they are asked for.
   void start(std::int64_t step) {
     ahead_ = {};
     ahead_step_ = step;
-    ahead_ = std::async(std::launch::async, [this, step] { return read(step); });
+    ahead_ = std::async(std::launch::async | std::launch::deferred, [this, step] { return read(step); });
   }
 
   std::vector<device::HostBatch> read(std::int64_t step) const {

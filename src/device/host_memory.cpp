@@ -36,9 +36,9 @@ Memory allocate_host_memory(std::int64_t bytes) {
   void* data = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw_user_error(
+    throw OutOfMemory(fmt::format(
         "out of memory: {} of host memory cannot be allocated ({}); request more (--mem), offload less or use more ranks",
-        format_bytes(bytes), std::strerror(errno));
+        format_bytes(bytes), std::strerror(errno)));
   }
   if (huge) {
     data = trim(static_cast<std::byte*>(data), mapped, wanted);

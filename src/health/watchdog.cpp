@@ -159,7 +159,12 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
   last_look_ = started_ = steady_seconds();
   last_heartbeat_ = started_ - interval_ +
                     heartbeat_delay(world.topology().local_rank, world.topology().local_ranks, interval_);
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    relay_.tell_of_leaving();  // with a reason of its own
+    throw Error(fmt::format("the watchdog cannot start its thread: {}", error.code().message()));
+  }
 }
 
 /// With ranks above and below this one whose processes no rank on this machine sees.

@@ -196,6 +196,11 @@ std::optional<Outcome> open_run(OpenRun& run) {
                                         run.inputs.has_loss_mask(), run.log);
   prepare_for_documents(run);
 
+  // Reading the weights takes longest, of what comes before the first step.
+  if (comm::on_any_rank(run.world, take_stop_request())) {
+    run.log.info("stopped before the first step of this job; {} is as it was", run.config.run.dir);
+    return Outcome::stopped;
+  }
   const std::int64_t saved_step = fill_engine(run);
   note_placement(run, saved_step);
   run.total_steps = total_steps(run.config, run.state);

@@ -147,6 +147,8 @@ struct Saver::Wait {
   double told = begin - kTellSeconds;
   double pause = 1;  ///< until the next attempt
   bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
+  bool has_begun = false;
+  bool is_by_signal = false;  ///< likewise a signal had come before
 };
 
 void Saver::save(const checkpoint::TrainingState& state, CheckpointContent content, Older older) {
@@ -156,7 +158,8 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine->pieces_to_save(), content, writers_);
   job.older = older;
-  for (Wait wait{.is_by_file = services_.stopping.file_is_there()};;) {
+  Wait wait{.is_by_file = services_.stopping.file_is_there()};
+  for (;;) {
     get_ready(older);
     const auto failure = comm::common_failure([&] {
       sync_metrics();
@@ -171,6 +174,7 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
     if (save_in_fallback(job, failure)) break;
     if (!wait_for_room(wait, failure)) give_up(failure);
   }
+  if (wait.is_by_signal) request_stop();  // which it may do now
   stall_seconds_ += steady_seconds() - begin;
 }
 
@@ -266,7 +270,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
 bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
   enum : std::int64_t { kWait, kAttempt, kGiveUp };
   const double end = wait.begin + 60 * run_.config.checkpoint.wait_minutes;
-  const bool asked_to_stop = take_stop_request();  // before: it may stop once the state is saved
+  if (!std::exchange(wait.has_begun, true)) wait.is_by_signal = take_stop_request();
   const double next_attempt = steady_seconds() + wait.pause;
   wait.pause = std::min(2 * wait.pause, kLongestPause);
   bool was_short = false;
@@ -283,7 +287,10 @@ bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
       was_short = is_short;
     }
     verdict = comm::max_over_ranks(run_.world, verdict);
-    if (verdict == kAttempt && asked_to_stop) request_stop();
+    if (verdict == kGiveUp)
+      run_.log.warning(
+          "the wait for room ends without a checkpoint of step {}: {}", run_.state.step,
+          left <= 0 ? "checkpoint.wait_minutes or run.max_hours is over" : "the run was told to stop");
     if (verdict != kWait) return verdict == kAttempt;
     std::this_thread::sleep_for(kLook);
   }

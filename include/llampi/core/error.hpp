@@ -27,6 +27,12 @@ class UserError : public Error {
   using Error::Error;
 };
 
+/// Memory that cannot be had.
+class OutOfMemory : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// A library call (MPI, HDF5, the operating system, ...) failed.
 class CallError : public Error {
  public:

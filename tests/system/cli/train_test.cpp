@@ -344,6 +344,22 @@ TEST_F(Train, StopsAtASignalAndContinues) {
   }
 }
 
+// Which may take minutes, of reading weights above all.
+TEST_F(Train, StopsBeforeItsFirstStep) {
+  train("");
+  const Ending ending =
+      shell(folder_.path(),
+            std::string("mkfifo late.ini; ") + LLAMPI_PROGRAM +
+                " train --config late.ini --run.dir=new & sleep 0.5; kill $!; cat run.ini >late.ini; "
+                "wait $!");
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_THAT(ending.out, HasSubstr("\nstopped before the first step of this job; new is as it was\n"));
+  EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "new/checkpoints"));
+  const Ending next = shell(folder_.path(), LLAMPI_PROGRAM " train --config run.ini --run.dir=new");
+  EXPECT_EQ(next.status, 0) << next.err;
+}
+
 TEST_F(Train, GoesOnUnderNohup) {
   const Ending ending = shell(
       folder_.path(), std::string("nohup ") + LLAMPI_PROGRAM +

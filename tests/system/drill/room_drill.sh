@@ -55,6 +55,25 @@ expect 0 "cannot write the checkpoint .*: it needs .*, and 1000 B are free; .*wa
 wait $helper
 same_as_undisturbed waits || fail "a run that waited"
 
+# Told to stop meanwhile, by the file or by a signal of which mpirun tells all ranks: it says what ended the wait.
+for way in file signal; do
+    run=told-by-$way
+    full_from_9
+    (
+        for ((i = 0; i < 1200; ++i)); do
+            if grep -q "The state stays in memory" "$run.log"; then break; fi
+            sleep 0.05
+        done
+        if [[ $way == file ]]; then touch "$run/stop"; else pkill -USR1 -f "^mpirun .*run\.dir=$run " || pkill -USR1 -f "run\.dir=$run "; fi
+    ) 2>/dev/null &
+    helper=$!
+    expect 2 "^warning: the wait for room ends without a checkpoint of step 9: the run was told to stop$"
+    wait $helper
+    echo "$run $plenty" >free
+    expect 0 "resumed from $run/checkpoints/step-00000006.h5"
+    same_as_undisturbed "$run" || fail "$run"
+done
+
 # Likewise, with a second place; there the same command continues, with or without room.
 run=moves
 full_from_9 "elsewhere $plenty"
