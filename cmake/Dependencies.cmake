@@ -18,6 +18,17 @@ add_library(llampi_crc32 INTERFACE IMPORTED)
 target_include_directories(llampi_crc32 SYSTEM INTERFACE ${LLAMPI_DEFLATE_INCLUDE_DIR})
 target_link_libraries(llampi_crc32 INTERFACE ${LLAMPI_DEFLATE_LIBRARY} ZLIB::ZLIB)
 
+# Texts may be compressed; belongs to `io`.
+find_path(LLAMPI_ZSTD_INCLUDE_DIR zstd.h)
+find_library(LLAMPI_ZSTD_LIBRARY zstd)
+mark_as_advanced(LLAMPI_ZSTD_INCLUDE_DIR LLAMPI_ZSTD_LIBRARY)
+if(NOT LLAMPI_ZSTD_INCLUDE_DIR OR NOT LLAMPI_ZSTD_LIBRARY)
+  message(FATAL_ERROR "zstd was not found (Debian: libzstd-dev; Fedora: libzstd-devel).")
+endif()
+add_library(llampi_zstd INTERFACE IMPORTED)
+target_include_directories(llampi_zstd SYSTEM INTERFACE ${LLAMPI_ZSTD_INCLUDE_DIR})
+target_link_libraries(llampi_zstd INTERFACE ${LLAMPI_ZSTD_LIBRARY})
+
 # The regular expressions of tokenizer.json; belongs to `tokenizer`.
 find_path(LLAMPI_PCRE2_INCLUDE_DIR pcre2.h)
 find_library(LLAMPI_PCRE2_LIBRARY pcre2-8)

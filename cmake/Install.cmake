@@ -51,7 +51,7 @@ function(llampi_linker_arguments result)
   set(${result} "${arguments}" PARENT_SCOPE)
 endfunction()
 
-llampi_linker_arguments(needed llampi_hdf5 llampi_crc32 llampi_hwloc llampi_pcre2 llampi_utf8proc llampi_gemm MPI::MPI_C OpenMP::OpenMP_CXX
+llampi_linker_arguments(needed llampi_hdf5 llampi_crc32 llampi_zstd llampi_hwloc llampi_pcre2 llampi_utf8proc llampi_gemm MPI::MPI_C OpenMP::OpenMP_CXX
                         Threads::Threads ${CMAKE_DL_LIBS})
 list(REMOVE_DUPLICATES needed)
 set(parts ${LLAMPI_LIBRARY_PARTS})

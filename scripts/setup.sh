@@ -25,8 +25,9 @@ cblas    | CBLAS: OpenBLAS, MKL, BLIS or AOCL | libopenblas-dev | openblas-devel
 boost    | Boost.Program_options | libboost-program-options-dev | boost-devel
 json     | nlohmann-json | nlohmann-json3-dev | json-devel
 fmt      | fmt | libfmt-dev | fmt-devel
-zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
+zlib     | zlib, for checksums and compressed texts | zlib1g-dev | zlib-devel
 deflate  | libdeflate, for checksums | libdeflate-dev | libdeflate-devel
+zstd     | zstd, for compressed texts | libzstd-dev | libzstd-devel
 hwloc    | hwloc 2.1 or newer, for cores | libhwloc-dev | hwloc-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
 utf8proc | utf8proc, for tokenizers | libutf8proc-dev | utf8proc-devel
@@ -46,7 +47,7 @@ venv     | Python with venv, into which TensorBoard is installed | python3-venv 
 '
 optional=" h5py qemu fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 utf8proc"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate zstd hwloc pcre2 utf8proc"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -162,7 +163,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt zlib deflate hwloc pcre2 utf8proc boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib deflate zstd hwloc pcre2 utf8proc boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -182,6 +183,9 @@ zlib
 #endif
 #if !__has_include(<libdeflate.h>)
 deflate
+#endif
+#if !__has_include(<zstd.h>)
+zstd
 #endif
 #if !__has_include(<hwloc.h>)
 hwloc
@@ -304,7 +308,7 @@ refuse() { # refuse REASON
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
         echo "    What has no module, often oneDNN, fmt, nlohmann-json and GoogleTest, comes into your home"
-        echo "    with 'spack install onednn fmt nlohmann-json libdeflate hwloc pcre2 utf8proc googletest' and 'spack load' of the same,"
+        echo "    with 'spack install onednn fmt nlohmann-json libdeflate zstd hwloc pcre2 utf8proc googletest' and 'spack load' of the same,"
         echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
         echo "    without oneDNN."
         echo

@@ -36,6 +36,7 @@ Writes a token file.
 {"prompt": "...", "completion": "..."}. The chat template is applied, the loss is computed on the
 assistant's tokens only, and conversations are packed into sequences of N tokens without splitting any
 that fits into one.
+Inputs that gzip or zstd has compressed are unpacked as they are read.
 An existing output is replaced only if it is a llampi token file.
 With --print, prints the token ids of each line of standard input; with --decode, the text of each
 line of token ids.

@@ -125,9 +125,10 @@ void read_options(const Json& object, const std::string& where, tokenizer::Messa
     message.reasoning = text_in(object, "reasoning_content", where);
 }
 
-tokenizer::Message parse_message(const Json& json, std::size_t number) {
-  const std::string where = fmt::format("message {}: ", number);
-  if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
+/// @param list ends with the message's number: "message ", "\"prompt\", message "
+tokenizer::Message parse_message(const Json& json, const std::string& list, std::size_t number) {
+  const std::string where = fmt::format("{}{}: ", list, number);
+  if (!json.is_object()) throw_user_error("{}{} is not an object with role and content", list, number);
   tokenizer::Message message;
   message.role = parse_role(text_in(json, "role", where), where);
   refuse_tools(json, {"tool_calls", "function_call"}, where);
@@ -137,12 +138,13 @@ tokenizer::Message parse_message(const Json& json, std::size_t number) {
   return message;
 }
 
-tokenizer::Conversation parse_messages(const Json& messages) {
-  if (!messages.is_array() || messages.empty())
-    throw_user_error("\"messages\" must be a list that is not empty");
+tokenizer::Conversation parse_messages(const Json& line, const char* key, const std::string& list) {
+  const auto messages = line.find(key);
+  if (messages == line.end() || !messages->is_array() || messages->empty())
+    throw_user_error("\"{}\" must be a list that is not empty", key);
   tokenizer::Conversation conversation;
-  for (const auto& message : messages)
-    conversation.push_back(parse_message(message, conversation.size() + 1));
+  for (const auto& message : *messages)
+    conversation.push_back(parse_message(message, list, conversation.size() + 1));
   return conversation;
 }
 
@@ -150,7 +152,7 @@ tokenizer::Conversation parse_messages(const Json& messages) {
 /// say, or nothing.
 void refuse_keys_of_prompt(const Json& line, const tokenizer::Conversation& conversation) {
   const auto refuse = [](const char* key, const char* remedy) {
-    throw_user_error("\"{}\" is not supported in a line with \"messages\": {}, or remove it", key, remedy);
+    throw_user_error("\"{}\" is not supported in a line of messages: {}, or remove it", key, remedy);
   };
   const auto& first = conversation.front();
   const auto* const system = find_value(line, "system");
@@ -162,7 +164,19 @@ void refuse_keys_of_prompt(const Json& line, const tokenizer::Conversation& conv
   if (thoughts && *thoughts != "") refuse("reasoning_content", "give it to the messages it is meant for");
 }
 
+/// Both are lists of messages, as the library TRL has them: the loss is on the completion alone.
+tokenizer::Conversation parse_prompt_messages(const Json& json) {
+  auto conversation = parse_messages(json, "prompt", "\"prompt\", message ");
+  for (auto& message : conversation) message.trained = false;
+  for (auto& message : parse_messages(json, "completion", "\"completion\", message "))
+    conversation.push_back(std::move(message));
+  refuse_keys_of_prompt(json, conversation);
+  return conversation;
+}
+
 tokenizer::Conversation parse_prompt(const Json& json) {
+  if (const auto* prompt = find_value(json, "prompt"); prompt && prompt->is_array())
+    return parse_prompt_messages(json);
   tokenizer::Conversation conversation;
   if (const auto* system = find_value(json, "system"); system && *system != "")
     conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});
@@ -194,7 +208,7 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}{}",
                      keys_found(json), how_to_convert(json));
   if (!messages) return parse_prompt(json);
-  auto conversation = parse_messages(*messages);
+  auto conversation = parse_messages(json, "messages", "message ");
   refuse_keys_of_prompt(json, conversation);
   return conversation;
 }

@@ -34,6 +34,7 @@ std::size_t PieceEncoder::cut(std::string_view text, bool first) const {
 EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
   EncodedPiece out;
   out.input_bytes = static_cast<std::int64_t>(piece.text.size());
+  out.file_bytes = piece.file_bytes;
   const std::string file = out.file = options_.inputs[piece.file].string();
   if (piece.first) check_head(out, piece);
   if (piece.first && piece.last && is_blank(without_mark(piece))) {

@@ -23,6 +23,7 @@ struct EncodedPiece {
   std::vector<Document> documents;   ///< what follows the last goes on in the next piece
   std::int64_t text_bytes = 0;       ///< of the documents
   std::int64_t input_bytes = 0;      ///< of the piece
+  std::int64_t file_bytes = 0;       ///< likewise, as Piece has it
   std::int64_t dropped = 0;          ///< conversations that were too long
   std::vector<std::string> defects;  ///< "file:line: what is wrong", of lines that were skipped
   std::int64_t empty = 0;            ///< files, lines and texts that are left out as they are blank

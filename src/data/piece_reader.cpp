@@ -18,13 +18,7 @@ PieceReader::PieceReader(std::vector<std::filesystem::path> inputs, Cut cut)
 bool PieceReader::read_more(std::size_t bytes) {
   const std::size_t before = rest_.size();
   rest_.resize(before + bytes);
-  std::size_t count = 0;
-  while (count < bytes) {  // a pipe gives as much as it has
-    const auto space = std::as_writable_bytes(std::span(rest_)).subspan(before + count);
-    const std::size_t got = file_->read(space);
-    if (got == 0) break;
-    count += got;
-  }
+  const std::size_t count = file_->read(std::as_writable_bytes(std::span(rest_)).subspan(before));
   rest_.resize(before + count);
   return count == bytes;
 }
@@ -34,14 +28,17 @@ Piece PieceReader::take(std::size_t bytes) {
   rest_.erase(0, bytes);
   line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
   first_ = false;
+  piece.file_bytes = file_->file_bytes() - counted_;
+  counted_ += piece.file_bytes;
   return piece;
 }
 
 std::optional<Piece> PieceReader::next() {
   if (number_ == inputs_.size()) return std::nullopt;
   if (!file_) {
-    file_ = io::PosixFile::open_for_reading(inputs_[number_]);
+    file_.emplace(inputs_[number_]);
     line_ = 1;
+    counted_ = 0;
     first_ = true;
   }
   // Where there is no place to cut, twice as much is looked at each time, so that all of it together is

@@ -9,7 +9,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/io/posix_file.hpp"
+#include "llampi/io/input_file.hpp"
 #include "llampi/tokenizer/utf8.hpp"
 
 namespace llampi::data {
@@ -25,9 +25,7 @@ struct Signature {
   std::string_view bytes;
   const char* meaning;
 };
-constexpr std::array<Signature, 10> kSignatures{{
-    {"\x1f\x8b"sv, "is compressed with gzip: unpack it first"},
-    {"\x28\xb5\x2f\xfd"sv, "is compressed with zstd: unpack it first"},
+constexpr std::array<Signature, 8> kSignatures{{
     {"\xfd\x37zXZ\0"sv, "is compressed with xz: unpack it first"},
     {"PK\x03\x04"sv, "is a zip archive: unpack it first"},
     {"PAR1"sv,
@@ -93,9 +91,9 @@ bool begins_json_object(std::string_view line) {
 }  // namespace
 
 std::string read_head(const std::filesystem::path& path) {
-  const auto file = io::PosixFile::open_for_reading(path);
+  io::InputFile file(path);
   std::string head(kHeadBytes, '\0');
-  head.resize(file.read_at(0, std::as_writable_bytes(std::span(head))));
+  head.resize(file.read(std::as_writable_bytes(std::span(head))));
   return head;
 }
 
@@ -143,7 +141,8 @@ bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   head = without_byte_order_mark(head);
   const auto begin = head.find_first_not_of(kBlank);
   if (begin == head.npos) return false;
-  const auto extension = path.extension();
+  auto extension = path.extension();
+  if (extension == ".gz" || extension == ".zst") extension = path.stem().extension();
   if ((extension == ".jsonl" || extension == ".json" || extension == ".ndjson") &&
       (head[begin] == '{' || head[begin] == '['))
     return true;

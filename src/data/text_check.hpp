@@ -14,7 +14,7 @@ namespace llampi::data {
 /// So much of a file is looked at.
 inline constexpr std::size_t kHeadBytes = std::size_t{1} << 16;
 
-/// The beginning of a file; shorter if the file is.
+/// The beginning of a file, of a compressed one of what it holds; shorter if that is.
 std::string read_head(const std::filesystem::path& path);
 
 /// What is wrong with a file that begins like this, and what to do, as the end of a sentence that begins with

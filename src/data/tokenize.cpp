@@ -14,6 +14,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/input_file.hpp"
 #include "llampi/io/temporary_file.hpp"
 
 namespace llampi::data {
@@ -85,12 +86,19 @@ std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const tokenizer
   std::erase_if(options.inputs, [&](const std::filesystem::path& input) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(input, ignored)) return false;  // pipes: when they are read
-    const auto head = read_head(input);
+    std::string head, problem;
+    bool is_damaged = false;
+    try {
+      head = read_head(input);
+      problem = why_no_text(head, options.format);
+    } catch (const io::UnpackError& error) {
+      problem = error.problem();
+      is_damaged = true;
+    }
     if (options.format == InputFormat::text && looks_like_json(input, head) && json++ == 0)
       first_json = input.string();
-    const auto problem = why_no_text(head, options.format);
     if (problem.empty()) return false;
-    if (tokenizer.takes_any_bytes()) {
+    if (tokenizer.takes_any_bytes() && !is_damaged) {
       log.warning("{} {}; its bytes are taken as they are", input.string(), problem);
       return false;
     }
@@ -137,10 +145,11 @@ class Collector {
     }
     statistics_.bytes += piece.text_bytes;
     statistics_.input_bytes += piece.input_bytes;
+    file_bytes_ += piece.file_bytes;
     statistics_.dropped += piece.dropped;
   }
 
-  std::int64_t input_bytes() const { return statistics_.input_bytes; }
+  std::int64_t file_bytes() const { return file_bytes_; }
 
   /// @param skipped inputs that were left out before
   TokenizeStatistics finish(std::int64_t skipped) {
@@ -233,6 +242,7 @@ class Collector {
   std::optional<DocumentOutput> held_out_;
   std::int64_t number_ = 0;  // of the document under way; those that are not kept count, blank ones do not
   TokenizeStatistics statistics_;
+  std::int64_t file_bytes_ = 0;
   std::string first_empty_, first_ill_formed_, last_ill_formed_;
 };
 
@@ -253,7 +263,7 @@ TokenizeStatistics tokenize(const tokenizer::Tokenizer& tokenizer, const Tokeniz
       [&](const Piece& piece) { return encoder(piece); },
       [&](const EncodedPiece& piece) {
         collector.add(piece);
-        if (progress) progress(collector.input_bytes());
+        if (progress) progress(collector.file_bytes());
       });
   return collector.finish(skipped);
 }

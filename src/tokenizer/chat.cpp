@@ -250,7 +250,8 @@ MistralTexts mistral_texts(ChatFormat format) {
 }
 
 bool writes_system_last(ChatFormat format) {
-  return format == ChatFormat::mistral_v3 || format == ChatFormat::mistral_v3_tekken;
+  return format == ChatFormat::mistral_v3 || format == ChatFormat::mistral_v3_trim ||
+         format == ChatFormat::mistral_v3_tekken;
 }
 
 /// The message of the user that the system message is written into; nullptr: the template has no place for
@@ -284,7 +285,10 @@ void add_mistral(Encoder& encoder, Messages messages) {
       encoder.writer.text(texts.after_user);
       encoder.writer.marker("[/INST]");
     } else {
-      encoder.content(std::string(texts.before_answer) + message.content, is_learnt(message));
+      const bool trims = encoder.chat_template.format == ChatFormat::mistral_v3_trim;
+      encoder.content(
+          std::string(texts.before_answer).append(trims ? strip(message.content) : message.content),
+          is_learnt(message));
       encoder.special(kEos, is_learnt(message));
       encoder.writer.text(texts.after_answer);
     }
@@ -345,6 +349,7 @@ EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_tem
     case ChatFormat::mistral_v0_2:
     case ChatFormat::mistral_v1:
     case ChatFormat::mistral_v3:
+    case ChatFormat::mistral_v3_trim:
     case ChatFormat::mistral_v3_tekken:
       add_mistral(encoder, conversation);
       break;

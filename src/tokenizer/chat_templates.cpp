@@ -24,7 +24,7 @@ struct Known {
 };
 
 constexpr std::string_view kLlama31Date = "26 Jul 2024";
-constexpr std::array<Known, 13> kKnown{{{"llama2", ChatFormat::llama2},
+constexpr std::array<Known, 14> kKnown{{{"llama2", ChatFormat::llama2},
                                         {"llama3", ChatFormat::llama3},
                                         {"llama3.1", ChatFormat::llama3_1, kLlama31Date},
                                         {"llama3.2", ChatFormat::llama3_1, kToday},
@@ -35,6 +35,7 @@ constexpr std::array<Known, 13> kKnown{{{"llama2", ChatFormat::llama2},
                                         {"mistral-v0.2", ChatFormat::mistral_v0_2},
                                         {"mistral-v1", ChatFormat::mistral_v1},
                                         {"mistral-v3", ChatFormat::mistral_v3},
+                                        {"mistral-v3-trim", ChatFormat::mistral_v3_trim},
                                         {"mistral-v3-tekken", ChatFormat::mistral_v3_tekken},
                                         {"zephyr", ChatFormat::zephyr}}};
 
@@ -44,32 +45,20 @@ const Known* find_known(std::string_view name) {
 }
 
 /// Each compared with transformers by what it renders (tests/fixtures/chat/make_chat_text_fixtures.py).
-constexpr std::array<PublishedTemplate, 25> kPublished{{
-    {0x3bab79bda6ef11c0, "chatml"},
-    {0x6d3742d07bd8a569, "chatml"},
-    {0xaeb437eaf4d6ebd3, "chatml"},
-    {0xc1de520cba0fcf01, "chatml"},
-    {0xc4c8b31ecba04cae, "chatml"},
-    {0xc7d592b96ca68f2b, "chatml"},
-    {0xe5c6207090219476, "chatml"},
-    {0x0bfc8df1cad9c901, "llama2"},
-    {0x61546e4b193e56ef, "llama2"},
-    {0x226351df7058766f, "llama3"},
-    {0x5db2c903bd80759e, "llama3"},
-    {0x808c9bdf0da26d06, "llama3"},
-    {0xc2d2a4a16c7219a3, "llama3"},
-    {0x625b12686c25bf4d, "llama3.1"},
-    {0xdbd7d338e321d1ea, "llama3.2"},
-    {0xbf224eb53951a652, "mistral-v0.1"},
-    {0x0bc349d6506a922f, "mistral-v0.2"},
-    {0x42f692773944aa0a, "mistral-v1"},
-    {0x702aacbd3455a84b, "mistral-v1"},
-    {0x330cf3fa88f42299, "mistral-v3"},
-    {0xbfaf9ccde88ad0a8, "mistral-v3-tekken"},
-    {0x135eeb678d259dce, "qwen3"},
-    {0xc90b1b1690a7e435, "qwen3"},
-    {0x453394b353729228, "zephyr"},
-    {0xd603d8f8614b09f3, "zephyr"},
+constexpr std::array<PublishedTemplate, 26> kPublished{{
+    {0x3bab79bda6ef11c0, "chatml"},          {0x6d3742d07bd8a569, "chatml"},
+    {0xaeb437eaf4d6ebd3, "chatml"},          {0xc1de520cba0fcf01, "chatml"},
+    {0xc4c8b31ecba04cae, "chatml"},          {0xc7d592b96ca68f2b, "chatml"},
+    {0xe5c6207090219476, "chatml"},          {0x0bfc8df1cad9c901, "llama2"},
+    {0x61546e4b193e56ef, "llama2"},          {0x226351df7058766f, "llama3"},
+    {0x5db2c903bd80759e, "llama3"},          {0x808c9bdf0da26d06, "llama3"},
+    {0xc2d2a4a16c7219a3, "llama3"},          {0x625b12686c25bf4d, "llama3.1"},
+    {0xdbd7d338e321d1ea, "llama3.2"},        {0xbf224eb53951a652, "mistral-v0.1"},
+    {0x0bc349d6506a922f, "mistral-v0.2"},    {0x42f692773944aa0a, "mistral-v1"},
+    {0x702aacbd3455a84b, "mistral-v1"},      {0x330cf3fa88f42299, "mistral-v3"},
+    {0xcfd7ca292748da31, "mistral-v3-trim"}, {0xbfaf9ccde88ad0a8, "mistral-v3-tekken"},
+    {0x135eeb678d259dce, "qwen3"},           {0xc90b1b1690a7e435, "qwen3"},
+    {0x453394b353729228, "zephyr"},          {0xd603d8f8614b09f3, "zephyr"},
 }};
 
 /// With `date` as the text of a date, or as an expression.
@@ -155,6 +144,13 @@ std::string mistral_text_without_system(std::string_view assistant) {
       assistant);
 }
 
+std::string mistral_v3_text(std::string_view answer) {
+  return mistral_text(
+      "{% if loop.last and system is defined %}{% set content = system + '\\n\\n' + content %}{% endif %}"
+      "{{ '[INST] ' + content + '[/INST]' }}",
+      fmt::format("' ' + {} + eos_token", answer));
+}
+
 std::string in_jinja_quotes(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {
@@ -186,10 +182,9 @@ std::string text_of(const Known& known, const std::string& date) {
           "{{ ' [INST] ' + content + ' [/INST]' }}",
           "' ' + content + eos_token");
     case ChatFormat::mistral_v3:
-      return mistral_text(
-          "{% if loop.last and system is defined %}{% set content = system + '\\n\\n' + content %}{% endif %}"
-          "{{ '[INST] ' + content + '[/INST]' }}",
-          "' ' + content + eos_token");
+      return mistral_v3_text("content");
+    case ChatFormat::mistral_v3_trim:
+      return mistral_v3_text("content | trim");
     case ChatFormat::mistral_v3_tekken:
       return mistral_text(
           "{% if loop.last and system is defined %}{% set content = system + '\n\n' + content %}{% endif %}"

@@ -94,11 +94,17 @@ std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const
 void check_added_token(const FileTokenizer& tokenizer, const std::string& name, const json* id,
                        const std::string& source) {
   const auto own = tokenizer.find(name);
-  if (own && (!id || *id == *own)) return;
+  if (!own || (id && *id != *own)) {
+    throw_user_error(
+        "{}: {} is not in the tokenizer's own file{}; save the tokenizer as tokenizer.json "
+        "(save_pretrained() in transformers), which then holds all its tokens",
+        source, in_quotes(name), id ? " with this id" : "");
+  }
+  if (!tokenizer.knows_added_tokens() || tokenizer.added_token(*own) != nullptr) return;
   throw_user_error(
-      "{}: {} is not in the tokenizer's own file{}; save the tokenizer as tokenizer.json "
-      "(save_pretrained() in transformers), which then holds all its tokens",
-      source, in_quotes(name), id ? " with this id" : "");
+      "{}: {} is a token of the vocabulary only in the tokenizer's own file, and would be found in texts before they are "
+      "cut into words; list it in \"added_tokens\" there, or leave it out here",
+      source, in_quotes(name));
 }
 
 /// added_tokens.json, which older programs wrote: ids by name.
@@ -117,11 +123,6 @@ void check_flags(const FileTokenizer& tokenizer, std::int32_t id, Fields& fields
   const bool special = fields.flag("special", false);
   const std::string name = in_quotes(fields.text("content"));
   const auto* own = tokenizer.added_token(id);
-  if (!own)
-    fields.refuse(fmt::format(
-        "{} is a token of the vocabulary only in the tokenizer's own file, and would be found in texts before they are "
-        "cut into words; list it in \"added_tokens\" there, or leave it out here",
-        name));
   for (const auto& [flag, member, otherwise] :
        {Flag{"lstrip", &AddedToken::lstrip}, Flag{"rstrip", &AddedToken::rstrip},
         Flag{"single_word", &AddedToken::single_word},
@@ -180,23 +181,30 @@ void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
       name, wanted, is_given ? "" : " unless it is given", own ? "a" : "no"));
 }
 
-/// What the files beside the tokenizer's own would change of its ids in transformers is refused.
-void check_against(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+/// What tokenizer_config.json would change of the ids in transformers is refused.
+void check_config(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+  if (!files.tokenizer_config) return;
+  const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
+  Fields fields(object, files.tokenizer_config->source);
+  if (fields.find("added_tokens_decoder") != nullptr)
+    check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
+  check_prefix_space(tokenizer, fields);
+  if (fields.flag("split_special_tokens", false))
+    fields.refuse(
+        "\"split_special_tokens\" = true is not supported: names of special tokens in a text are these tokens here; "
+        "leave it out");
+}
+
+/// So is what lists of names would change of them. Once the tokens that begin and end texts are found in them.
+void check_names(const FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
   if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
   bool has_decoder = false;  // transformers then takes no tokens from special_tokens_map.json
   if (files.tokenizer_config) {
     const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
     Fields fields(object, files.tokenizer_config->source);
     has_decoder = fields.find("added_tokens_decoder") != nullptr;
-    if (has_decoder)
-      check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
       check_special_tokens(tokenizer, fields, key);
-    check_prefix_space(tokenizer, fields);
-    if (fields.flag("split_special_tokens", false))
-      fields.refuse(
-          "\"split_special_tokens\" = true is not supported: names of special tokens in a text are these tokens here; "
-          "leave it out");
   }
   if (files.special_tokens_map && !has_decoder) {
     const json object = parse_object(files.special_tokens_map->text, files.special_tokens_map->source);
@@ -252,7 +260,7 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 }
 
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
-  check_against(tokenizer, files);
+  check_config(tokenizer, files);
   bool begins_by_default = tokenizer.begins_by_default();
   std::optional<bool> begins;
   if (files.tokenizer_config) {
@@ -276,6 +284,7 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.generation_config, "eos_token_id");
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.config, "eos_token_id");
   if (end) tokenizer.set_end(end);
+  check_names(tokenizer, files);
   if (auto text = chat_template_of(files)) tokenizer.set_chat_template(std::move(*text));
 }
 

@@ -15,7 +15,8 @@ std::string parse_text_line(std::string_view line, const std::string& field);
 
 /// `{"messages": [{"role": "system"|"user"|"assistant", "content": TEXT, "weight": 0|1}, ...]}`, where the
 /// weight (of the assistant's messages; optional) is 1 to train on the message, 0 to mask it; or `{"prompt": TEXT,
-/// "completion": TEXT}`, one message of the user and one of the assistant, whose weight the line may have. The keys
+/// "completion": TEXT}`, one message of the user and one of the assistant, whose weight the line may have; or both are lists
+/// of messages, and those of the prompt have weight 0. The keys
 /// "system" (next to the prompt) and "reasoning_content" (of the assistant) are read, too; others are ignored, but for
 /// tools and calls of them. null counts as missing.
 /// @throws UserError that says what is wrong with the line: as above, or an unknown role, or an empty message of

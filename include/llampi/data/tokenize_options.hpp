@@ -90,7 +90,7 @@ struct TokenizeStatistics {
   OutputStatistics output, held_out;
   std::int64_t files = 0;
   std::int64_t bytes = 0;        ///< of text in the documents
-  std::int64_t input_bytes = 0;  ///< of the files
+  std::int64_t input_bytes = 0;  ///< of the files, unpacked
   std::int64_t skipped = 0;      ///< lines that could not be used, and files that are not text
   std::int64_t empty = 0;        ///< files, lines and texts without anything but white space; left out
   std::int64_t ill_formed = 0;   ///< places in texts that are not UTF-8

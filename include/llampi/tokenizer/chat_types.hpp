@@ -45,7 +45,9 @@ enum class ChatFormat : std::uint8_t {
   mistral_v1,
   /// `BOS`, then `[INST] user[/INST] assistantEOS` for each turn; the system message before the last user's
   mistral_v3,
-  /// The same without spaces: `[INST]user[/INST]assistantEOS` for each turn
+  /// The same, with answers whose white space around them is taken away.
+  mistral_v3_trim,
+  /// As mistral_v3 without spaces: `[INST]user[/INST]assistantEOS` for each turn
   mistral_v3_tekken,
   /// `<|role|>\ncontentEOS\n` for each message
   zephyr,

@@ -91,7 +91,7 @@ TEST(ConversationLine, GivesTheMessages) {
     EXPECT_EQ(data::parse_conversation(line("null")).size(), 1U);
     for (const char* value : {"0", R"("a")"}) {
       EXPECT_THAT(user_error([&] { data::parse_conversation(line(value)); }),
-                  HasSubstr(fmt::format("\"{}\" is not supported in a line with \"messages\"", key)));
+                  HasSubstr(fmt::format("\"{}\" is not supported in a line of messages", key)));
     }
   }
   for (const char* same : {R"("system": "s")", R"("system": "")", R"("weight": 1)",
@@ -128,6 +128,39 @@ TEST(ConversationLine, GivesTheMessages) {
           R"({"messages": [{"role": "assistant", "content": "b"}], "prompt": null, "completion": null})")
           .size(),
       1U);
+}
+
+TEST(ConversationLine, MayBeAPromptAndACompletionOfMessages) {
+  const auto conversation = data::parse_conversation(
+      R"({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+                     {"role": "assistant", "content": "b", "weight": 1}, {"role": "user", "content": "c"}],
+          "completion": [{"role": "assistant", "content": "d"}], "system": "s", "id": 7})");
+  std::vector<std::string> contents;
+  std::vector<bool> trained;
+  for (const auto& message : conversation) {
+    contents.push_back(message.content);
+    trained.push_back(message.trained);
+  }
+  EXPECT_EQ(contents, (std::vector<std::string>{"s", "a", "b", "c", "d"}));
+  EXPECT_EQ(trained, (std::vector<bool>{false, false, false, false, true}));
+  const auto refusal = [](const std::string& prompt, const std::string& completion,
+                          const std::string& more = "") {
+    return user_error([&] {
+      data::parse_conversation(
+          fmt::format(R"({{"prompt": {}, "completion": {}{}}})", prompt, completion, more));
+    });
+  };
+  const std::string user = R"([{"role": "user", "content": "a"}])",
+                    assistant = R"([{"role": "assistant", "content": "b"}])";
+  EXPECT_EQ(refusal(user, "\"b\""), "\"completion\" must be a list that is not empty");
+  EXPECT_EQ(refusal(user, "[]"), "\"completion\" must be a list that is not empty");
+  EXPECT_EQ(refusal("[]", assistant), "\"prompt\" must be a list that is not empty");
+  EXPECT_EQ(refusal("\"a\"", assistant), "\"completion\" is of type array; it must be a string");
+  EXPECT_EQ(refusal(user, R"([{"role": "assistant"}])"),
+            "\"completion\", message 1: \"content\" is missing; the only key is \"role\"");
+  EXPECT_EQ(refusal("[7]", assistant), "\"prompt\", message 1 is not an object with role and content");
+  EXPECT_THAT(refusal(user, assistant, R"(, "weight": 0)"),
+              HasSubstr("\"weight\" is not supported in a line of messages"));
 }
 
 TEST(ConversationLine, SaysWhatIsWrong) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <thread>
 
+#include "support/compressed.hpp"
 #include "support/fake_tokenizers.hpp"
 #include "unit/data/token_files.hpp"
 
@@ -165,7 +166,8 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   write_text(folder / "marked", "\xff\xfe" + utf16);
   write_text(folder / "little", utf16);
   write_text(folder / "big", big_endian);
-  write_text(folder / "gzip", "\x1f\x8b\x08 and so on");
+  write_text(folder / "gzip", "\x1f\x8b and so on");
+  write_text(folder / "xz", std::string("\xfd\x37zXZ\0", 6));
   write_text(folder / "bzip2", "BZh91AY&SY and so on");
   write_text(folder / "BZh", "BZh is how a text may begin");
   write_text(folder / "binary", std::string("ab\0cd\1\2", 7));
@@ -186,7 +188,8 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_EQ(message("marked", data::InputFormat::jsonl), message("marked"));
   EXPECT_THAT(message("little"), HasSubstr("iconv -f UTF-16LE"));
   EXPECT_THAT(message("big"), HasSubstr("iconv -f UTF-16BE"));
-  EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
+  EXPECT_EQ(message("gzip"), says("gzip", "cannot be unpacked (gzip: unknown compression method)"));
+  EXPECT_EQ(message("xz"), says("xz", "is compressed with xz: unpack it first"));
   EXPECT_EQ(message("bzip2"), says("bzip2", "is compressed with bzip2: unpack it first"));
   EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes, and not text"));
   EXPECT_EQ(message("short"), says("short", "is binary, with zero bytes, and not text"));
@@ -208,10 +211,48 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   const auto done = data::tokenize(tokenizer, given, log);
   EXPECT_EQ(done.output.documents, 1);
   EXPECT_EQ(done.skipped, 1);
-  EXPECT_THAT(warnings, ElementsAre("warning: " + (folder / "gzip").string() +
-                                    " is compressed with gzip: unpack it first; the file is skipped"));
+  EXPECT_THAT(warnings,
+              ElementsAre("warning: " + (folder / "gzip").string() +
+                          " cannot be unpacked (gzip: unknown compression method); the file is skipped"));
   given.inputs = {folder / "gzip"};
   EXPECT_THAT(user_error([&] { data::tokenize(tokenizer, given); }), HasSubstr("none of the inputs is text"));
+}
+
+TEST(Tokenize, ReadsCompressedFiles) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 20'000; ++i) lines += fmt::format("{{\"text\": \"line {} of several pieces\"}}\n", i);
+  write_text(folder / "plain.jsonl", lines);
+  write_text(folder / "packed.jsonl.gz", gzip(lines));
+  const Words tokenizer(Words::Start::plain);
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const char* name : {"plain.jsonl", "packed.jsonl.gz"}) {
+    std::int64_t told = 0;
+    const auto done =
+        data::tokenize(tokenizer, options({folder / name}, folder / "out.h5", data::InputFormat::jsonl), {},
+                       [&](std::int64_t bytes) { told = bytes; });
+    EXPECT_EQ(done.output.documents, 20'000);
+    EXPECT_EQ(done.input_bytes, std::ssize(lines));
+    EXPECT_EQ(told, static_cast<std::int64_t>(fs::file_size(folder / name)));
+    ids.push_back(read_all(data::TokenFile(folder / "out.h5")));
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+  // What is unpacked is looked at as any other file.
+  write_text(folder / "zero.gz", gzip(std::string("a\0b", 3)));
+  write_text(folder / "json.gz", gzip("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
+  write_text(folder / "bad.jsonl.gz", gzip("{\"text\": \"a\"}\n{\n"));
+  const auto refusal = [&](const std::string& name, data::InputFormat format) {
+    auto given = options({folder / name}, folder / "no.h5", format);
+    given.json_as_text = data::JsonAsText::refuse;
+    return user_error([&] { data::tokenize(tokenizer, given); });
+  };
+  EXPECT_THAT(refusal("zero.gz", data::InputFormat::text), HasSubstr("zero.gz is binary"));
+  EXPECT_THAT(refusal("json.gz", data::InputFormat::text), HasSubstr("JSON is in 1 of 1 input"));
+  EXPECT_THAT(refusal("packed.jsonl.gz", data::InputFormat::text), HasSubstr("JSON is in 1 of 1 input"));
+  EXPECT_THAT(refusal("bad.jsonl.gz", data::InputFormat::jsonl), HasSubstr("bad.jsonl.gz:2: "));
+  const std::string packed = gzip(lines);
+  write_text(folder / "cut.jsonl.gz", packed.substr(0, packed.size() / 2));
+  EXPECT_THAT(refusal("cut.jsonl.gz", data::InputFormat::jsonl), HasSubstr("cut.jsonl.gz is truncated"));
 }
 
 TEST(Tokenize, CountsWhatIsNotUtf8) {

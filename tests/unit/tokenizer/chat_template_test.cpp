@@ -135,7 +135,7 @@ TEST(ChatTemplates, PublishedOnesAreThoseThatTransformersRendered) {
 /// The shapes are those of the published texts, each letter an x and each digit a 0.
 TEST(JinjaOutline, IsThatOfJinjasLexer) {
   const Json known = known_texts();
-  EXPECT_EQ(known["shapes"].size(), 30U);
+  EXPECT_EQ(known["shapes"].size(), 31U);
   EXPECT_EQ(known["snippets"].size(), 12U);
   for (const char* kind : {"shapes", "snippets"}) {
     for (const auto& [text, fingerprint, date, default_system] :
@@ -363,7 +363,7 @@ TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
       EXPECT_EQ(differ, 0U) << "of " << known["conversations"].size() << " conversations";
     }
   }
-  EXPECT_EQ(compared, 22U * 200U);
+  EXPECT_EQ(compared, 24U * 200U);
 }
 
 /// What make_chat_thinking_fixtures.py tries in turn: all; without system messages after the first; turns.

@@ -446,7 +446,7 @@ TEST_F(TokenizerFolder, RefusesSpecialTokensThatTheTokenizerLacks) {
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
     const auto with = [&](const json& tokens) { write("tokenizer_config.json", {{key, tokens}}); };
     for (const json& own :
-         {json(nullptr), json::array(), json::object(), json{"<end>", "ab"},
+         {json(nullptr), json::array(), json::object(), json{"<end>", "<end>"},
           json{{{"__type", "AddedToken"}, {"content", "<end>"}}}, json{{"image", "<end>"}}}) {
       with(own);
       EXPECT_EQ(open()->vocabulary(), 5) << own;
@@ -458,6 +458,12 @@ TEST_F(TokenizerFolder, RefusesSpecialTokensThatTheTokenizerLacks) {
                   AllOf(HasSubstr(std::string("tokenizer_config.json: ") + key + ": \"<pad>\" is not in"),
                         HasSubstr("save the tokenizer as tokenizer.json")));
     }
+    with({"<end>", "ab"});
+    EXPECT_THAT(refusal(),
+                HasSubstr(std::string("tokenizer_config.json: ") + key +
+                          ": \"ab\" is a token of the vocabulary only in the tokenizer's own file"));
+    write("tokenizer_config.json", {{key, {"ab"}}, {"bos_token", "ab"}});
+    EXPECT_EQ(open()->vocabulary(), 5) << "it is found in texts as a token that begins them";
     with("<end>");
     EXPECT_THAT(refusal(), HasSubstr(key));
     with(json::array({7}));

@@ -30,6 +30,7 @@ class Llampi(CMakePackage, CudaPackage):
     depends_on("fmt")
     depends_on("zlib-api")
     depends_on("libdeflate")
+    depends_on("zstd")
     depends_on("pcre2@10.40:")
     depends_on("utf8proc")
     depends_on("onednn", when="gemm=onednn")
