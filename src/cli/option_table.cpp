@@ -148,7 +148,10 @@ Table data_options(train::Config& c) {
        "token file to train on (required), or several: FILE,FILE:TIMES. An epoch reads each sample of a file once, or TIMES "
        "times (0.5: half of the samples, others in the next epoch); a folder stands for its *.h5",
        {.name = "FILE"}},
-      {"data.eval", &c.data.eval, "token file to evaluate on", {.name = "FILE"}},
+      {"data.eval",
+       &c.data.eval,
+       "token file to evaluate on, or several: FILE,FILE. Each has its loss, and all labels together have one",
+       {.name = "FILE"}},
       {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kCount}},
       {"data.shuffle", &c.data.shuffle, "shuffle the samples in every epoch; false: file order"},
       {"data.document_mask", &c.data.document_mask,

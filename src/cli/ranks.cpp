@@ -25,10 +25,10 @@ int end_job(comm::World& world, const std::string& what) {
 }
 
 /// After an error that all ranks throw. @param ends a world of the same ranks, where they meet; null: they cannot
-int end_together(comm::World& world, const std::shared_ptr<comm::World>& ends, double patience,
-                 const std::string& what, int status) {
+int end_together(comm::World& world, comm::World* ends, double patience, const std::string& what,
+                 int status) {
   if (world.rank() == 0) print_error(what);
-  if (ends && health::done_within(patience, [ends] { ends->barrier(); }) == health::Done::no) {
+  if (ends != nullptr && health::done_within(patience, [ends] { ends->barrier(); }) == health::Done::no) {
     if (world.rank() != 0) return end_job(world, what);
     return end_job(world, "other ranks did not end with this one, so the job is aborted");
   }
@@ -39,7 +39,7 @@ int end_together(comm::World& world, const std::shared_ptr<comm::World>& ends, d
 
 int run_on_ranks(const std::function<int(comm::World&)>& body, double patience) {
   const std::unique_ptr<comm::World> world = comm::World::create();
-  const std::shared_ptr<comm::World> ends = world->size() > 1 ? world->duplicate() : nullptr;
+  const std::unique_ptr<comm::World> ends = world->size() > 1 ? world->duplicate() : nullptr;
   const Launch launch = inspect_launch(world->size(), environment_variable);
   if (launch.verdict == Launch::Verdict::wrong) {
     if (launch.speaks) print_error(launch.sentence);
@@ -48,9 +48,9 @@ int run_on_ranks(const std::function<int(comm::World&)>& body, double patience) 
   try {
     return body(*world);
   } catch (const UserError& error) {
-    return end_together(*world, ends, patience, sentence_of(error), kWrongInput);
+    return end_together(*world, ends.get(), patience, sentence_of(error), kWrongInput);
   } catch (const comm::CommonError& error) {
-    return end_together(*world, ends, patience, sentence_of(error), kFailed);
+    return end_together(*world, ends.get(), patience, sentence_of(error), kFailed);
   } catch (const std::exception& error) {
     return end_job(*world, sentence_of(error));
   } catch (...) {

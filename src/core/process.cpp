@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -22,6 +24,16 @@ bool has_ended(std::int64_t pid) { return ::kill(static_cast<pid_t>(pid), 0) != 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+void raise_open_files() {
+  constexpr rlim_t kWanted = 65536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t most = std::min(limit.rlim_max, kWanted);
+  if (limit.rlim_cur >= most) return;
+  limit.rlim_cur = most;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if not, opening a file says so
 }
 
 char process_state(std::int64_t pid) {

@@ -78,7 +78,7 @@ std::string describe_content(const TrainingData& data) {
     documents += part.file.documents();
   }
   const auto files = fmt::format(" of {}", count(std::ssize(parts), "file"));
-  return content_line(tokens, documents, files, sum, parts.front().file.tokenizer());
+  return content_line(tokens, documents, files, sum, data.with_tokenizer().tokenizer());
 }
 
 std::string content_in_words(const std::string& content) {

@@ -96,20 +96,21 @@ class BatchBuilder {
 
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples) {
-  BatchBuilder builder(options, samples.size());
-  for (const auto sample : samples) {
-    if (sample < 0) {
-      builder.add_empty();
-    } else {
-      builder.add_sample(file, sample);
-    }
-  }
-  return builder.finish();
+  std::vector<SamplePlace> places;
+  for (const auto sample : samples)
+    places.push_back(sample < 0 ? SamplePlace{} : SamplePlace{.file = &file, .sample = sample});
+  return make_batch(places, options);
 }
 
 device::HostBatch make_batch(const std::vector<SamplePlace>& samples, const BatchOptions& options) {
   BatchBuilder builder(options, samples.size());
-  for (const auto& [file, sample] : samples) builder.add_sample(*file, sample);
+  for (const auto& [file, sample] : samples) {
+    if (file == nullptr) {
+      builder.add_empty();
+    } else {
+      builder.add_sample(*file, sample);
+    }
+  }
   return builder.finish();
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostSamples = std::int64_t{1} << 62;  // what a permutation can have
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 62;
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -64,7 +64,7 @@ std::vector<NamedPart> files_of(const NamedPart& part) {
 
 }  // namespace
 
-std::vector<NamedPart> parse_training_data(const std::string& text) {
+std::vector<NamedPart> parse_token_files(const std::string& text) {
   if (exists(text)) return files_of({text});
   std::vector<NamedPart> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -82,15 +82,19 @@ TrainingData::TrainingData(std::vector<Part> parts, std::int64_t seq_len, std::u
     : parts_(std::move(parts)), seq_len_(seq_len), seed_(seed), shuffle_(shuffle) {
   require(!parts_.empty() && seq_len > 0, "files of training data");
   std::int64_t end = 0;
+  const bool is_one = parts_.size() == 1;  // whose samples are compared with the batch
   for (auto& part : parts_) {
     part.samples = part.file.samples(seq_len);
     const double drawn = std::round(part.times * static_cast<double>(part.samples));
     const std::string name = part.file.path().string();
-    if (drawn >= static_cast<double>(kMostSamples - end))
+    if (drawn >= static_cast<double>(kMostTokens / seq_len - end))
       throw_user_error("{}: {} times {} are too many for an epoch", name, part.times,
                        count(part.samples, "sample"));
     part.drawn = part.times == 1 ? part.samples : static_cast<std::int64_t>(drawn);
-    if (part.drawn < 1 && parts_.size() > 1)
+    if (part.samples < 1 && !is_one)
+      throw_user_error("{} has {}, too few for one sample of data.seq_len = {} + 1; leave it out", name,
+                       count(part.file.tokens(), "token"), seq_len);
+    if (part.drawn < 1 && !is_one)
       throw_user_error(
           "{} has {} of {}: {} times as many are none in an epoch; leave it out, or read it more often", name,
           count(part.samples, "sample"), count(seq_len, "token"), part.times);
@@ -121,6 +125,12 @@ bool TrainingData::has_loss_mask() const {
 
 bool TrainingData::has_documents() const {
   return std::ranges::any_of(parts_, [](const Part& part) { return part.file.documents() > 1; });
+}
+
+const TokenFile& TrainingData::with_tokenizer() const {
+  const auto known = [](const Part& part) { return !part.file.tokenizer().empty(); };
+  const auto found = std::ranges::find_if(parts_, known);
+  return found == parts_.end() ? parts_.front().file : found->file;
 }
 
 std::string TrainingData::chat_template() const {

@@ -26,7 +26,9 @@ namespace {
                                      EDQUOT, EFBIG,   ELOOP,  ENXIO,  ENAMETOOLONG, EMFILE, ENFILE};
   for (const int users : kUsers) {
     if (error == users)
-      throw FileError(fmt::format("{} cannot be {}: {}", output_of(path).string(), action, reason), error);
+      throw FileError(fmt::format("{} cannot be {}: {}{}", output_of(path).string(), action, reason,
+                                  error == EMFILE ? "; raise the limit with `ulimit -n`" : ""),
+                      error);
   }
   throw CallError(call, fmt::format("{}: {}", path.string(), reason));
 }

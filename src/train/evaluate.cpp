@@ -75,6 +75,20 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
   return result;
 }
 
+Evaluation over_all(std::span<const Evaluation> files) {
+  if (files.size() == 1) return files.front();
+  Evaluation all{.loss = std::numeric_limits<double>::quiet_NaN()};
+  double sum = 0;
+  for (const Evaluation& file : files) {
+    if (file.tokens == 0) continue;  // it has no loss
+    sum += file.loss * static_cast<double>(file.tokens);
+    all.tokens += file.tokens;
+  }
+  if (all.tokens > 0) all.loss = sum / static_cast<double>(all.tokens);
+  all.perplexity = std::exp(all.loss);
+  return all;
+}
+
 Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                     const std::filesystem::path& data, EvaluateOptions o, const Log& log) {
   std::unique_ptr<data::TokenFile> file;

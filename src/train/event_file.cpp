@@ -117,6 +117,11 @@ std::vector<Scalar> scalars_of(const nlohmann::json& line) {
       scalars.push_back({curve.tag, std::numeric_limits<double>::quiet_NaN()});
     }
   }
+  if (const auto files = line.find("eval_losses"); files != line.end() && files->is_object()) {
+    for (const auto& [name, loss] : files->items())
+      scalars.push_back({"eval/loss/" + name,
+                         loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN()});
+  }
   return scalars;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/inputs.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,13 @@
 namespace llampi::train {
 
 bool Inputs::packs_documents() const {
-  return batch_options.document_mask && (train->has_documents() || (eval_file && eval_file->documents() > 1));
+  const auto has_several = [](const auto& file) { return file.documents() > 1; };
+  return batch_options.document_mask &&
+         (train->has_documents() || std::ranges::any_of(eval_files, has_several));
 }
 
 bool Inputs::has_loss_mask() const {
-  return train->has_loss_mask() || (eval_file && eval_file->has_loss_mask());
+  return train->has_loss_mask() || std::ranges::any_of(eval_files, &data::TokenFile::has_loss_mask);
 }
 
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
@@ -80,18 +83,25 @@ std::string adapter_text_of(const Inputs& inputs, const Config& config, const st
 
 namespace {
 
+constexpr const char *kTrainKey = "data.train = ", *kEvalKey = "data.eval = ";
+
+/// What `work` returns; each UserError of it has the key in front.
+auto with_key(const char* key, const auto& work) try { return work(); } catch (const UserError& error) {
+  throw UserError(key + std::string(error.what()));
+}
+
+std::vector<data::NamedPart> named_files(const char* key, const std::string& text) {
+  return with_key(key, [&] { return data::parse_token_files(text); });
+}
+
 /// @param open (key, path) → token file
 std::unique_ptr<data::TrainingData> open_training_data(const Config& c, const auto& open) {
-  constexpr const char* kKey = "data.train = ";
   std::vector<data::TrainingData::Part> parts;
-  std::vector<data::NamedPart> named;
-  try {
-    named = data::parse_training_data(c.data.train);
-  } catch (const UserError& error) {
-    throw UserError(kKey + std::string(error.what()));
-  }
-  for (const auto& [path, times] : named) parts.push_back({.file = open(kKey, path), .times = times});
-  return std::make_unique<data::TrainingData>(std::move(parts), c.data.seq_len, c.run.seed, c.data.shuffle);
+  for (const auto& [path, times] : named_files(kTrainKey, c.data.train))
+    parts.push_back({.file = open(kTrainKey, path), .times = times});
+  return with_key(kTrainKey, [&] {
+    return std::make_unique<data::TrainingData>(std::move(parts), c.data.seq_len, c.run.seed, c.data.shuffle);
+  });
 }
 
 }  // namespace
@@ -128,10 +138,15 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   }
   in.sampler = std::make_unique<data::Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
   if (!c.data.eval.empty()) {
-    in.eval_file = std::make_unique<data::TokenFile>(open("data.eval = ", c.data.eval));
-    if (in.eval_file->samples(c.data.seq_len) < 1) {
-      throw_user_error("data.eval = {} has {}, too few for one sample of data.seq_len = {} + 1", c.data.eval,
-                       count(in.eval_file->tokens(), "token"), c.data.seq_len);
+    for (const auto& [path, times] : named_files(kEvalKey, c.data.eval)) {
+      if (times != 1)
+        throw_user_error("{}{}: an evaluation reads each file once; remove \":{}\"", kEvalKey, c.data.eval,
+                         times);
+      const auto& file = in.eval_files.emplace_back(open(kEvalKey, path));
+      if (file.samples(c.data.seq_len) < 1) {
+        throw_user_error("{}{} has {}, too few for one sample of data.seq_len = {} + 1", kEvalKey,
+                         path.string(), count(file.tokens(), "token"), c.data.seq_len);
+      }
     }
   }
   in.batch_options = {c.data.seq_len, c.train.micro_batch.value_or(1), c.data.document_mask,

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "llampi/checkpoint/adapter.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -17,7 +18,7 @@ struct Inputs {
   model::LlamaConfig llama;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<data::TrainingData> train;
-  std::unique_ptr<data::TokenFile> eval_file;  ///< null: none
+  std::vector<data::TokenFile> eval_files;
   std::unique_ptr<data::Sampler> sampler;
   data::BatchOptions batch_options;
   checkpoint::TrainingState fresh;  ///< of a run that has not begun

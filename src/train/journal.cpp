@@ -64,8 +64,8 @@ void Journal::show(const StepMetrics& m) {
                 format_duration(average * static_cast<double>(total - m.step)));
 }
 
-void Journal::evaluation(std::int64_t step, double loss) {
-  if (folder_) add_metrics(evaluation_json(step, loss, unix_seconds()));
+void Journal::evaluation(std::int64_t step, double loss, const FileLosses& losses) {
+  if (folder_) add_metrics(evaluation_json(step, loss, losses, unix_seconds()));
   standing_.eval_loss = loss;
   write_prometheus();
 }

@@ -42,7 +42,7 @@ class Journal {
   /// On the console, every log.every steps, and for Prometheus then and where its file gets old. After each step.
   void show(const StepMetrics& metrics);
   /// As write().
-  void evaluation(std::int64_t step, double loss);
+  void evaluation(std::int64_t step, double loss, const FileLosses& losses);
   /// A checkpoint has its name.
   void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);
   /// All lines of metrics.jsonl are on disk, or a warning tells that they are not.

@@ -111,8 +111,14 @@ std::string to_json(const StepMetrics& m) {
       m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "", m.time);
 }
 
-std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
-  return fmt::format(R"({{"step": {}, "eval_loss": {}, "time": {:.3f}}})", step, number(eval_loss), time);
+std::string evaluation_json(std::int64_t step, double eval_loss, const FileLosses& losses, double time) {
+  std::string of_files;
+  for (const auto& [file, loss] : losses) {
+    const auto name = nlohmann::json(file).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    of_files += fmt::format("{}{}: {}", of_files.empty() ? "" : ", ", name, number(loss));
+  }
+  return fmt::format(R"({{"step": {}, "eval_loss": {}{}, "time": {:.3f}}})", step, number(eval_loss),
+                     losses.empty() ? "" : fmt::format(R"(, "eval_losses": {{{}}})", of_files), time);
 }
 
 std::int64_t last_step_in(const std::filesystem::path& metrics) {

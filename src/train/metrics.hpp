@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "llampi/core/log.hpp"
 #include "llampi/device/operations.hpp"
@@ -47,7 +49,10 @@ struct StepMetrics {
 
 /// One line without its end; values that are not finite are null.
 std::string to_json(const StepMetrics& metrics);
-std::string evaluation_json(std::int64_t step, double eval_loss, double time);
+/// Losses of an evaluation on several files, by their names.
+using FileLosses = std::vector<std::pair<std::string, double>>;
+/// @param losses empty: it was one file
+std::string evaluation_json(std::int64_t step, double eval_loss, const FileLosses& losses, double time);
 /// Of the last line of a metrics.jsonl; 0 if there is none. @throws Error if it cannot be read
 std::int64_t last_step_in(const std::filesystem::path& metrics);
 /// The same, if that line is one of training and not of an evaluation; else -1.

@@ -169,8 +169,11 @@ void describe(OpenRun& run) {
 }  // namespace
 
 void warn_of_no_evaluation(const OpenRun& run) {
-  run.log.warning("the last step is not evaluated; this does it: llampi evaluate --weights {} --data {}",
-                  run.config.run.dir, run.config.data.eval);
+  const auto& files = run.inputs.eval_files;
+  const bool several = files.size() > 1;
+  run.log.warning("the last step is not evaluated; this does it: llampi evaluate --weights {} --data {}{}",
+                  run.config.run.dir, several ? "FILE" : files.front().path().string(),
+                  several ? ", for each file of data.eval = " + run.config.data.eval : "");
 }
 
 std::optional<Outcome> open_run(OpenRun& run) {

@@ -85,8 +85,8 @@ void RunReport::describe_data(std::int64_t total_steps) {
                 files > 1 ? fmt::format(" in {}", count(files, "file")) : "", count(data.samples(), "sample"),
                 count(run_.config.data.seq_len, "token"),
                 count(run_.inputs.sampler->steps_per_epoch(), "step"), count(total_steps, "step"));
-  const bool whole = std::ranges::all_of(data.parts(), [](const auto& part) { return part.times == 1; });
-  if (whole) return;
+  constexpr std::ptrdiff_t kMostToList = 20;
+  if (files == 1 || files > kMostToList) return;
   for (const auto& part : data.parts()) {
     run_.log.info("data: {}: {} times {}, {:.1f} % of an epoch", part.file.path().string(),
                   count(part.samples, "sample"), part.times,
@@ -120,8 +120,10 @@ void RunReport::describe(std::int64_t total_steps) {
   }
   describe_device();
   run_.log.info("fsdp: {}", strategy_in_words());
-  if (run_.inputs.eval_file && run_.config.train.eval_every > 0)
-    note_incomplete_sample(*run_.inputs.eval_file, run_.config.data.seq_len, run_.log);
+  if (run_.config.train.eval_every > 0) {
+    for (const auto& file : run_.inputs.eval_files)
+      note_incomplete_sample(file, run_.config.data.seq_len, run_.log);
+  }
   warn_of_keys_without_effect(run_.config, run_.compute.on_gpu(), run_.engine->mesh(), run_.log);
   if (run_.config.run.verify_replicas_every > 0 && run_.config.fsdp.shard_optimizer_over_replicas)
     run_.log.warning(

@@ -2,6 +2,7 @@
 #include "train/saver.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -147,8 +148,7 @@ struct Saver::Wait {
   double told = begin - kTellSeconds;
   double pause = 1;  ///< until the next attempt
   bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
-  bool has_begun = false;
-  bool is_by_signal = false;  ///< likewise a signal had come before
+  std::optional<bool> is_by_signal = {};  ///< likewise a signal; nothing: it has not waited yet
 };
 
 void Saver::save(const checkpoint::TrainingState& state, CheckpointContent content, Older older) {
@@ -174,7 +174,7 @@ void Saver::save(const checkpoint::TrainingState& state, CheckpointContent conte
     if (save_in_fallback(job, failure)) break;
     if (!wait_for_room(wait, failure)) give_up(failure);
   }
-  if (wait.is_by_signal) request_stop();  // which it may do now
+  if (wait.is_by_signal.value_or(false)) request_stop();  // which it may do now
   stall_seconds_ += steady_seconds() - begin;
 }
 
@@ -268,9 +268,9 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
 
 /// False if it waits no longer. Collective.
 bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
-  enum : std::int64_t { kWait, kAttempt, kGiveUp };
+  enum : std::int64_t { kWait, kAttempt, kTooLate, kToldToStop };  // the largest of all ranks counts
   const double end = wait.begin + 60 * run_.config.checkpoint.wait_minutes;
-  if (!std::exchange(wait.has_begun, true)) wait.is_by_signal = take_stop_request();
+  if (!wait.is_by_signal) wait.is_by_signal = take_stop_request();
   const double next_attempt = steady_seconds() + wait.pause;
   wait.pause = std::min(2 * wait.pause, kLongestPause);
   bool was_short = false;
@@ -278,7 +278,7 @@ bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
     run_.record.act("waiting for room");
     const double now = steady_seconds(), left = std::min(end - now, services_.stopping.seconds_left());
     const bool by_file = !wait.is_by_file && services_.stopping.file_is_there();
-    std::int64_t verdict = left <= 0 || by_file || take_stop_request() ? kGiveUp : kWait;
+    std::int64_t verdict = by_file || take_stop_request() ? kToldToStop : left <= 0 ? kTooLate : kWait;
     if (by_file) services_.stopping.put_file_aside(run_.log);
     if (verdict == kWait && run_.world.rank() == 0) {
       if (now - wait.told >= kTellSeconds) tell_of_wait(wait, failure, left);
@@ -287,10 +287,10 @@ bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
       was_short = is_short;
     }
     verdict = comm::max_over_ranks(run_.world, verdict);
-    if (verdict == kGiveUp)
-      run_.log.warning(
-          "the wait for room ends without a checkpoint of step {}: {}", run_.state.step,
-          left <= 0 ? "checkpoint.wait_minutes or run.max_hours is over" : "the run was told to stop");
+    if (verdict >= kTooLate && wait.told >= wait.begin)  // it has said that it waits
+      run_.log.warning("the wait for room ends without a checkpoint of step {}: {}", run_.state.step,
+                       verdict == kToldToStop ? "the run was told to stop"
+                                              : "checkpoint.wait_minutes or run.max_hours is over");
     if (verdict != kWait) return verdict == kAttempt;
     std::this_thread::sleep_for(kLook);
   }

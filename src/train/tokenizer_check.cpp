@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -128,20 +127,27 @@ void warn_of_other_templates(const Inputs& inputs, const Log& log) {
           "and its checkpoints hold the first",
           part.file.path().string());
   }
-  if (!of_train.empty() && inputs.eval_file && is_other(*inputs.eval_file))
-    log.warning(
-        "data.eval was made with another chat template than data.train: its loss is that of another format");
+  if (of_train.empty()) return;
+  for (const auto& file : inputs.eval_files) {
+    if (is_other(file))
+      log.warning(
+          "data.eval = {} was made with another chat template than data.train: its loss is that of another format",
+          file.path().string());
+  }
 }
 
 }  // namespace
 
 void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path& weights, const Log& log) {
   const auto& parts = inputs.train->parts();
-  const Speaker train = file_speaker("data.train", &parts.front().file);
-  for (const auto& part : std::span(parts).subspan(1))
-    compare(file_speaker("data.train", &part.file), train, Mismatch::refused_if_sure, log);
-  const Speaker eval = file_speaker("data.eval", inputs.eval_file.get());
-  compare(eval, train, Mismatch::refused_if_sure, log);
+  const data::TokenFile& first = inputs.train->with_tokenizer();
+  const Speaker train = file_speaker("data.train", &first);
+  for (const auto& part : parts) {
+    if (&part.file != &first)
+      compare(file_speaker("data.train", &part.file), train, Mismatch::refused_if_sure, log);
+  }
+  for (const auto& file : inputs.eval_files)
+    compare(file_speaker("data.eval", &file), train, Mismatch::refused_if_sure, log);
   warn_of_other_templates(inputs, log);
   const Speaker model = weights.empty() ? Speaker() : weights_speaker("model.weights", weights, log);
   if (!model.tokenizer.empty()) return compare(train, model, Mismatch::refused_if_sure, log);

@@ -367,20 +367,34 @@ void TrainingLoop::scale_loss(std::int64_t step, bool overflow) {
 bool TrainingLoop::evaluate_now() {
   const health::FlightPhase phase(run_.record, "evaluates");
   const double begin = steady_seconds();
-  std::optional<Evaluation> done;
+  const auto& files = run_.inputs.eval_files;
+  std::vector<Evaluation> results;
   const auto failure = comm::common_failure([&] {
-    done = evaluate_file(run_.world, *run_.engine, *run_.inputs.eval_file, run_.inputs.batch_options,
-                         [&] { return all_told_to_stop(); });
+    for (const data::TokenFile& file : files) {
+      const auto done = evaluate_file(run_.world, *run_.engine, file, run_.inputs.batch_options,
+                                      [&] { return all_told_to_stop(); });
+      if (!done) return;
+      results.push_back(*done);
+    }
   });
   if (failure) end_without_data(failure);
-  if (!done) return false;
-  const auto& result = *done;
+  if (results.size() < files.size()) return false;
   evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
-  if (result.tokens == 0)
-    run_.log.warning("{} has no valid labels, so it has no loss", run_.config.data.eval);
-  run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}", run_.state.step, result.loss,
-                result.perplexity, count(result.tokens, "label"));
-  run_.journal.evaluation(run_.state.step, result.loss);
+  const auto tell = [&](const Evaluation& result, const std::string& of) {
+    run_.log.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {}{}", run_.state.step, result.loss,
+                  result.perplexity, count(result.tokens, "label"), of);
+  };
+  FileLosses losses;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const std::string name = files[f].path().string();
+    if (results[f].tokens == 0) run_.log.warning("{} has no valid labels, so it has no loss", name);
+    if (files.size() == 1) break;
+    tell(results[f], " of " + name);
+    losses.emplace_back(name, results[f].loss);
+  }
+  const Evaluation all = over_all(results);
+  tell(all, files.size() > 1 ? fmt::format(" of {}", count(std::ssize(files), "file")) : "");
+  run_.journal.evaluation(run_.state.step, all.loss, losses);
   return true;
 }
 

@@ -14,6 +14,8 @@ char process_state(std::int64_t pid);
 std::string process_namespace();
 /// Of this machine; empty if unknown.
 std::string host_name();
+/// Lets this process have as many files open as it may, up to 65,536: data of many shards need more than the usual 1,024.
+void raise_open_files();
 /// Read and written by this process so far, from and to whatever; 0 if unknown.
 std::int64_t io_bytes();
 

@@ -29,7 +29,7 @@ struct BatchOptions {
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples);
 
-/// The same with samples of several files, without empty slots.
+/// The same with samples of several files; without a file, the slot is empty.
 device::HostBatch make_batch(const std::vector<SamplePlace>& samples, const BatchOptions& options);
 
 /// A micro-batch of sequences from elsewhere than a token file. `rows` has seq_len + 1 ids of each: seq_len

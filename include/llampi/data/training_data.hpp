@@ -19,10 +19,10 @@ struct NamedPart {
   bool operator==(const NamedPart&) const = default;
 };
 
-/// The files of data.train: names separated by commas, each perhaps with ":TIMES"; a folder stands for its *.h5, in the
+/// The files of data.train, or of data.eval: names separated by commas, each perhaps with ":TIMES"; a folder stands for its *.h5, in the
 /// order of their names. What names an existing file or folder as it stands is that, whatever characters it has.
 /// Whether files exist is not checked. @throws UserError for an empty name, a folder without such files, or times that are not above 0
-std::vector<NamedPart> parse_training_data(const std::string& text);
+std::vector<NamedPart> parse_token_files(const std::string& text);
 
 /// Where a sample lies.
 struct SamplePlace {
@@ -58,6 +58,8 @@ class TrainingData {
   bool has_loss_mask() const;
   /// Whether a file has more than one document.
   bool has_documents() const;
+  /// The first file whose tokenizer is known; where none is, the first.
+  const TokenFile& with_tokenizer() const;
   /// Of the first file that was made with one; empty: none was, or it is unknown.
   std::string chat_template() const;
 

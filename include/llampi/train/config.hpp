@@ -154,8 +154,8 @@ struct Config {
     std::optional<std::string> weights;  ///< adapters to start from; none: as PEFT initialises them
   } lora;
   struct {
-    std::string train;            ///< token files, as data::parse_training_data() reads them
-    std::string eval;             ///< token file; empty: none
+    std::string train;            ///< token files, as data::parse_token_files() reads them
+    std::string eval;             ///< likewise, each read once; empty: none
     std::int64_t seq_len = 1024;  ///< tokens
     bool shuffle = true;
     bool document_mask = true;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/core/log.hpp"
@@ -32,6 +33,9 @@ struct EvaluateOptions {
 /// @throws UserError, also for a loss that is not finite
 Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
                     const std::filesystem::path& data, EvaluateOptions options, const Log& log);
+
+/// Of all labels of several files, from the loss of each.
+Evaluation over_all(std::span<const Evaluation> files);
 
 /// Loss over all samples of a file, dealt out over ranks and micro-batches; what is left over is filled up
 /// with empty slots. Collective.

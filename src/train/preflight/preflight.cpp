@@ -234,7 +234,8 @@ bool Preflight::open() {
     run_.open_inputs(model);
     own.model = run_.inputs.llama.json;
     own.train = data::describe_content(*run_.inputs.train);
-    if (run_.inputs.eval_file) own.eval = data::describe_content(*run_.inputs.eval_file);
+    for (const auto& file : run_.inputs.eval_files)
+      own.eval += (own.eval.empty() ? "" : "; ") + data::describe_content(file);
   });
   const auto facts = comm::all_gather_value(run_.world, own);
   const auto is_failure = [](const Facts& f) { return f.failure.kind != comm::Failure::Kind::none; };

@@ -67,7 +67,6 @@ TEST(GpuOfRank, RanksOfTwoSocketsHaveTheGpusOfTheirs) {
 TEST(GpuOfRank, TakesOneThatNoOtherHas) {
   World& world = test_world();
   if (world.topology().nodes > 1) GTEST_SKIP() << "needs ranks on one node";
-  EXPECT_EQ(gpu_of_rank(world, gpus(2, world.rank()), false).index, 0);
   const int first = std::max(0, world.rank() - 1);
   EXPECT_EQ(gpu_of_rank(world, gpus(world.rank() - first + 1, first), false).index, world.rank() > 0 ? 1 : 0);
 }

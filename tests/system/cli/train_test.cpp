@@ -134,6 +134,57 @@ TEST_F(Train, TrainsOnSeveralTokenFiles) {
   expect_refused("--data.train=tokens.h5,none.h5:2 --run.dir=new", {"data.train = none.h5: no such file"});
 }
 
+TEST_F(Train, TrainsOnAFolderOfManyTokenFiles) {
+  const Ending run = shell(
+      folder_.path(),
+      "mkdir shards; for i in $(seq 60); do cp tokens.h5 shards/$i.h5; done; ulimit -Sn 50; " LLAMPI_PROGRAM
+      " train --model.config=model.json --data.train=shards:2 --data.seq_len=16 --train.steps=1 "
+      "--train.global_batch=1 --run.dir=run");
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("\ndata: 137,400 tokens in 60 files, 17,160 samples of 16 tokens"));
+  EXPECT_THAT(run.out, ::testing::Not(HasSubstr("% of an epoch")));
+}
+
+TEST_F(Train, EvaluatesOnSeveralTokenFiles) {
+  folder_.write("more", std::string(330, 'x'));
+  const Ending written = shell(
+      folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output more.h5 more");
+  ASSERT_EQ(written.status, 0) << written.err;
+  const Ending run = train("--data.eval=tokens.h5,more.h5 --train.eval_every=2 --log.tensorboard=true");
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto losses = [&](const std::string& of) {  // of one line: loss and labels
+    double loss = 0;
+    long long labels = 0;
+    std::istringstream lines(run.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("step 2  eval loss ") || !line.ends_with(of)) continue;
+      std::erase(line, ',');
+      EXPECT_EQ(std::sscanf(line.c_str(), "step 2  eval loss %lf  perplexity %*f  over %lld", &loss, &labels),
+                2);
+    }
+    return std::pair(loss, labels);
+  };
+  const auto [first, first_labels] = losses(" of tokens.h5");
+  const auto [second, second_labels] = losses(" of more.h5");
+  const auto [all, all_labels] = losses(" of 2 files");
+  EXPECT_EQ(first_labels, 2288);
+  EXPECT_EQ(second_labels, 320);
+  EXPECT_EQ(all_labels, 2608);
+  EXPECT_NEAR(all, (first * 2288 + second * 320) / 2608, 1e-4);
+  const Ending metrics = shell(folder_.path(), "tail -n 1 run/metrics.jsonl");
+  EXPECT_THAT(metrics.out,
+              ::testing::MatchesRegex(
+                  "\\{\"step\": 2, \"eval_loss\": [0-9.]+, \"eval_losses\": \\{\"tokens.h5\": [0-9.]+, "
+                  "\"more.h5\": [0-9.]+\\}, \"time\": [0-9.]+\\}\n"));
+  // As the command says it.
+  const Ending alone = shell(folder_.path(), LLAMPI_PROGRAM " evaluate --weights run --data more.h5 --json");
+  EXPECT_THAT(alone.out, HasSubstr("\"tokens\":320")) << alone.err;
+  EXPECT_NEAR(std::strtod(alone.out.c_str() + alone.out.find(':') + 1, nullptr), second, 1e-4) << alone.out;
+  expect_refused("--data.eval=tokens.h5,more.h5:2 --train.eval_every=2",
+                 {"data.eval = tokens.h5,more.h5:2: an evaluation reads each file once; remove \":2\""});
+  expect_refused("--data.eval=tokens.h5,none.h5 --train.eval_every=2", {"data.eval = none.h5: no such file"});
+}
+
 TEST_F(Train, RefusesATokenFileOfALargerVocabulary) {
   folder_.write("small.json", model_json(100));
   expect_refused("--model.config=small.json", {"tokens.h5", "ids up to ", "100"});

@@ -12,7 +12,7 @@ namespace {
 
 using Parts = std::vector<data::NamedPart>;
 
-class ParseTrainingData : public ::testing::Test {
+class ParseTokenFiles : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const {
     write_tokens(folder_ / name, 10, {{1, 2, 3}});
@@ -21,32 +21,32 @@ class ParseTrainingData : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(ParseTrainingData, ReadsNamesAndTimes) {
-  EXPECT_EQ(data::parse_training_data("a.h5"), (Parts{{"a.h5"}}));
-  EXPECT_EQ(data::parse_training_data("a.h5:2"), (Parts{{"a.h5", 2}}));
-  EXPECT_EQ(data::parse_training_data(" a.h5,b.h5 : 2 , c d.h5:0.25"),
+TEST_F(ParseTokenFiles, ReadsNamesAndTimes) {
+  EXPECT_EQ(data::parse_token_files("a.h5"), (Parts{{"a.h5"}}));
+  EXPECT_EQ(data::parse_token_files("a.h5:2"), (Parts{{"a.h5", 2}}));
+  EXPECT_EQ(data::parse_token_files(" a.h5,b.h5 : 2 , c d.h5:0.25"),
             (Parts{{"a.h5"}, {"b.h5", 2}, {"c d.h5", 0.25}}));
-  EXPECT_EQ(data::parse_training_data("host:a.h5"), (Parts{{"host:a.h5"}})) << "no number follows";
+  EXPECT_EQ(data::parse_token_files("host:a.h5"), (Parts{{"host:a.h5"}})) << "no number follows";
 }
 
-TEST_F(ParseTrainingData, TakesWhatExistsAsItIs) {
-  EXPECT_EQ(data::parse_training_data(file("a, b.h5")), (Parts{{folder_ / "a, b.h5"}}));
-  EXPECT_EQ(data::parse_training_data(file("c:2") + ",d"), (Parts{{folder_ / "c:2"}, {"d"}}));
+TEST_F(ParseTokenFiles, TakesWhatExistsAsItIs) {
+  EXPECT_EQ(data::parse_token_files(file("a, b.h5")), (Parts{{folder_ / "a, b.h5"}}));
+  EXPECT_EQ(data::parse_token_files(file("c:2") + ",d"), (Parts{{folder_ / "c:2"}, {"d"}}));
 }
 
-TEST_F(ParseTrainingData, TakesTheTokenFilesOfAFolder) {
+TEST_F(ParseTokenFiles, TakesTheTokenFilesOfAFolder) {
   for (const char* name : {"s10.h5", "s02.h5", "notes.txt", ".s03.h5"}) file(name);
   const std::string folder = folder_.path();
-  EXPECT_EQ(data::parse_training_data(folder), (Parts{{folder_ / "s02.h5"}, {folder_ / "s10.h5"}}));
-  EXPECT_EQ(data::parse_training_data("x.h5, " + folder + ":3"),
+  EXPECT_EQ(data::parse_token_files(folder), (Parts{{folder_ / "s02.h5"}, {folder_ / "s10.h5"}}));
+  EXPECT_EQ(data::parse_token_files("x.h5, " + folder + ":3"),
             (Parts{{"x.h5"}, {folder_ / "s02.h5", 3}, {folder_ / "s10.h5", 3}}));
 }
 
-TEST_F(ParseTrainingData, RefusesWhatNamesNothing) {
+TEST_F(ParseTokenFiles, RefusesWhatNamesNothing) {
   const std::string empty = folder_ / "empty";
   std::filesystem::create_directory(empty);
   const auto refusal = [](const std::string& text) {
-    return user_error([&] { data::parse_training_data(text); });
+    return user_error([&] { data::parse_token_files(text); });
   };
   EXPECT_EQ(refusal("a.h5,,b.h5"), "a.h5,,b.h5: a name between commas is empty");
   EXPECT_EQ(refusal("a.h5,"), "a.h5,: a name between commas is empty");
@@ -152,9 +152,32 @@ TEST_F(TrainingData, DrawsOtherSamplesWithAnotherSeedAndInOrderWithoutShuffling)
 TEST_F(TrainingData, RefusesFilesOfWhichNothingIsRead) {
   const auto message = user_error([&] { make({{5, 1}, {10, 0.04}}); });
   EXPECT_THAT(message, testing::HasSubstr("1.h5 has 10 samples of 2 tokens: 0.04 times as many are none"));
-  EXPECT_THAT(user_error([&] { make({{5, 1}, {0, 1}}); }), testing::HasSubstr("has 0 samples of 2 tokens"));
-  EXPECT_THAT(user_error([&] { make({{5, 1}, {10, 1e18}}); }), testing::HasSubstr("too many for an epoch"));
+  EXPECT_THAT(
+      user_error([&] {
+        make({{5, 1}, {0, 1}});
+      }),
+      testing::HasSubstr(".h5 has 1 token, too few for one sample of data.seq_len = 2 + 1; leave it out"));
+  for (const double times : {2.4e17, 1e18, 1e300})  // 2.3e17 * 10 samples of 2 tokens are just below 2^62
+    EXPECT_THAT(user_error([&] {
+                  make({{5, 1}, {10, times}});
+                }),
+                testing::HasSubstr("too many for an epoch"));
+  EXPECT_GT(make({{5, 1}, {10, 2.3e17}}).tokens(), std::int64_t{1} << 61);
   EXPECT_EQ(make({{0, 1}}).samples(), 0) << "of one file, the batch is compared with it";
+}
+
+TEST_F(TrainingData, HasTheTokenizerThatIsKnown) {
+  std::vector<data::TrainingData::Part> parts;
+  for (const char* name : {"", "one", "two"}) {
+    const auto path = folder_ / fmt::format("of {}.h5", name);
+    data::TokenFileWriter writer(path, 10, name);
+    writer.append_document(std::vector<std::int32_t>(5, 1));
+    writer.close();
+    parts.push_back({.file = data::TokenFile(path)});
+  }
+  const data::TrainingData data(std::move(parts), kTokens, 0, true);
+  EXPECT_EQ(data.with_tokenizer().tokenizer(), "one");
+  EXPECT_EQ(data::tokenizer_in(data::describe_content(data)), "one");
 }
 
 TEST_F(TrainingData, IsDescribedByFilesOrderAndTimes) {

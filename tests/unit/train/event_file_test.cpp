@@ -84,7 +84,8 @@ TEST(EventFile, SaysWhatTheMetricsSayAndNoMore) {
   const TemporaryFolder folder, run;
   const fs::path metrics = run / "metrics.jsonl";
   write_text(metrics, "");
-  const std::string first = std::string(kLine) + "\n", second = R"({"step": 301, "eval_loss": 2, "time": 3})";
+  const std::string first = std::string(kLine) + "\n",
+                    second = R"({"step": 301, "eval_loss": 2, "eval_losses": {"a/b.h5": 1.5}, "time": 3})";
   {
     EventFile events(folder.path(), metrics);
     events.append(first);
@@ -110,7 +111,7 @@ TEST(EventFile, SaysWhatTheMetricsSayAndNoMore) {
   ASSERT_EQ(messages.size(), 4U);
   EXPECT_THAT(messages[0], EndsWith("brain.Event:2"));
   EXPECT_EQ(messages[2], scalars_event(2.0, 300, scalars_of(kLine)));
-  EXPECT_EQ(messages[3], scalars_event(3.0, 301, {{"eval/loss", 2}}));
+  EXPECT_EQ(messages[3], scalars_event(3.0, 301, {{"eval/loss", 2}, {"eval/loss/a/b.h5", 1.5}}));
 
   const EventFile third(folder.path(), metrics);
   EXPECT_EQ(names_in(folder.path()).size(), 3U) << "files that were emptied before do not pile up";
