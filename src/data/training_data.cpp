@@ -87,7 +87,8 @@ TrainingData::TrainingData(std::vector<Part> parts, std::int64_t seq_len, std::u
     part.samples = part.file.samples(seq_len);
     const double drawn = std::round(part.times * static_cast<double>(part.samples));
     const std::string name = part.file.path().string();
-    if (drawn >= static_cast<double>(kMostTokens / seq_len - end))
+    const std::int64_t most = kMostTokens / seq_len - end;
+    if (drawn >= static_cast<double>(most))
       throw_user_error("{}: {} times {} are too many for an epoch", name, part.times,
                        count(part.samples, "sample"));
     part.drawn = part.times == 1 ? part.samples : static_cast<std::int64_t>(drawn);

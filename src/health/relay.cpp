@@ -116,9 +116,14 @@ void Relay::send_port(int rank, const ListeningPort& port) {
   send(rank, message_of(MessageKind::port, port));
 }
 
-void Relay::ask(const std::string& reason, bool urgent, double now) {
+void Relay::ask(const std::string& reason, bool urgent, Asked asked, double now) {
   const auto message = message_of(MessageKind::ask, inquiry_.ask(reason, urgent, neighbours_.exited()));
-  for (const int rank : neighbours_.below()) send(rank, message);
+  if (asked == Asked::below) {
+    for (const int rank : neighbours_.below()) send(rank, message);
+  } else {
+    for (int rank = 0; rank < tree().ranks(); ++rank)
+      if (rank != rank_) send(rank, message);
+  }
   for (const int rank : neighbours_.all()) inquiry_.add({neighbours_.account_of(rank, now)}, now);
 }
 

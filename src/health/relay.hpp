@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,8 +57,12 @@ class Relay {
   void send_port(int rank, const ListeningPort& port);
 
   // ---- questions ----
-  /// Asks all, until end_question().
-  void ask(const std::string& reason, bool urgent, double now);
+  enum class Asked : std::uint8_t {
+    below,  ///< those below in the tree, who pass the question on
+    all,    ///< each rank of the job itself, where those above are lost
+  };
+  /// Asks all ranks, until end_question().
+  void ask(const std::string& reason, bool urgent, Asked asked, double now);
   void end_question() { inquiry_.end(); }
   /// What it was asked, if answer() has not been called since.
   std::optional<Question> take_question() { return inquiry_.take_unanswered(); }

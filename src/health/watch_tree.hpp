@@ -35,6 +35,7 @@ class WatchTree {
   /// ranks. So every rank that is not lost reaches that monitor, directly or through others, and every lost rank is missed by its
   /// parent or by that monitor.
   std::vector<int> reporters(int rank, const IsLost& is_lost) const;
+  int ranks() const { return static_cast<int>(node_of_rank_.size()); }
 
  private:
   /// Nodes: the leader of `first`, and the others below it.

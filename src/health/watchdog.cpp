@@ -76,7 +76,7 @@ class Watchdog::Thread {
   bool judges(double now) const;
   Overview overview(double now) const;
   void warn_of_missing_links(const Overview& of_all, double now);
-  void raise_alarm(Trouble trouble, const Overview& of_all, double now);
+  void raise_alarm(Trouble trouble, const Overview& of_all, Relay::Asked asked, double now);
   [[noreturn]] void end_job(const std::string& summary);
   bool has_passed(const std::vector<WatchedRank>& ranks) const;
   std::vector<WatchedRank> view(double now) const;
@@ -322,7 +322,7 @@ void Watchdog::Thread::judge_the_others(double now) {
     last_judgement_ = now;
     const Overview of_all = overview(now);
     warn_of_missing_links(of_all, now);
-    return raise_alarm(judge(of_all, limits_now()), of_all, now);
+    return raise_alarm(judge(of_all, limits_now()), of_all, Relay::Asked::below, now);
   }
   if (rank_ == monitors_.back()) return;
   // The monitors have had time to do it; one rank after another, so that one speaks. When they have found why the job ends, and
@@ -339,16 +339,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   };
   if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
   if (was_asked) end_job("");
-  const char* const reason = one_ended ? "a rank exited" : "no heartbeat from a monitor";
-  relay_.ask(reason, true, now);
-  const Standing own = own_standing(now);
-  relay_.answer(own, own_report(reason, own, true), now);
-  auto ranks = view(now);
-  for (const int monitor : monitors_) {
-    auto& seen = ranks[static_cast<std::size_t>(monitor)];
-    seen.silent_seconds = std::max(seen.silent_seconds, relay_.silent_seconds(monitor, now));
-  }
-  end_job(summary(ranks, one_ended ? Trouble::exited : Trouble::unresponsive, limits_, file_.folder()));
+  raise_alarm(one_ended ? Trouble::exited : Trouble::unresponsive, overview(now), Relay::Asked::all, now);
 }
 
 void Watchdog::Thread::judge_alone(double now) {
@@ -380,7 +371,7 @@ void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now)
       comm::format_ranks({ranks.begin(), ranks.end()}));
 }
 
-void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, double now) {
+void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, Relay::Asked asked, double now) {
   if (trouble == Trouble::none) return;
   alarm_.trouble = trouble;
   alarm_.found_in = of_all;
@@ -392,7 +383,7 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
                              : trouble == Trouble::desynchronized ? "ranks are desynchronized"
                              : trouble == Trouble::side_work      ? "background work hangs"
                                                                   : "no progress";
-  relay_.ask(reason, urgent, now);
+  relay_.ask(reason, urgent, asked, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report(reason, own, urgent), now);
 }
@@ -414,6 +405,10 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
     if (account.report.empty()) continue;
     rank.report = std::make_shared<FlightReport>(account.report.front());
     if (rank.report->neighbour >= 0) at(rank.report->neighbour).state = rank.report->neighbour_state;
+  }
+  for (const int monitor : monitors_) {
+    if (monitor != rank_)
+      at(monitor).silent_seconds = std::max(at(monitor).silent_seconds, relay_.silent_seconds(monitor, now));
   }
   for (const int rank : relay_.exited()) at(rank).exited = true;
   for (const int rank : relay_.left()) at(rank).left = true;

@@ -109,6 +109,11 @@ TEST_F(Watchdogs, NameTheMonitorsWhoseProcessesHaveEnded) {
   EXPECT_THAT(
       ending.err,
       ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ exited without reporting an error"));
+  // Who has found it asks the others, though no tree leads to them.
+  EXPECT_THAT(ending.err,
+              ContainsRegex("\n  ranks 2-3: step [0-9]+, micro-batch 0: waiting for other ranks"));
+  EXPECT_EQ(ending.complaints().size(), 1U) << ending.err;
+  for (const int rank : {2, 3}) EXPECT_TRUE(has_record(rank)) << rank;
 }
 
 // Without a thread for what may hang, the report comes all the same, and the job ends; records are not written.

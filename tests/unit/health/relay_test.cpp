@@ -212,7 +212,7 @@ TEST(Relay, AsksAllThatAreThereAndTellsOfTheOthersWhatWasHeard) {
   job.relay(inner + 2).set_exited(inner);  // its node tells the root, to which it turns
   job.relay(inner + 2).set_exited(inner + 1);
   job.run(3);
-  job.relay(0).ask("a rank exited", true, job.now());
+  job.relay(0).ask("a rank exited", true, health::Relay::Asked::below, job.now());
   for (int i = 0; i < 8; ++i) job.deliver();
   const auto accounts = job.relay(0).accounts(job.now());
   for (int rank = 1; rank < job.size(); ++rank) {
