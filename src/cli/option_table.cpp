@@ -45,7 +45,7 @@ Table run_options(train::Config& c) {
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "
        "AdamW, dtypes, frozen parameters, model arithmetic) or can no longer take effect (model.weights); "
-       "training continues at the same position of the epoch"},
+       "training continues in the same epoch, after as many tokens of it"},
       {"run.max_hours",
        &c.run.max_hours,
        "hours that this job may take, counted from its start: save a checkpoint and exit with status 75 before they are over; 0: no limit",

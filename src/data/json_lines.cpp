@@ -175,8 +175,10 @@ tokenizer::Conversation parse_prompt_messages(const Json& json) {
 }
 
 tokenizer::Conversation parse_prompt(const Json& json) {
-  if (const auto* prompt = find_value(json, "prompt"); prompt && prompt->is_array())
-    return parse_prompt_messages(json);
+  const auto *prompt = find_value(json, "prompt"), *completion = find_value(json, "completion");
+  if (prompt && completion && prompt->is_array() != completion->is_array())
+    throw_user_error("\"prompt\" and \"completion\" must both be texts, or both be lists of messages");
+  if (prompt && prompt->is_array()) return parse_prompt_messages(json);
   tokenizer::Conversation conversation;
   if (const auto* system = find_value(json, "system"); system && *system != "")
     conversation.push_back({tokenizer::ChatRole::system, text_in(json, "system", "")});

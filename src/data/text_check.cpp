@@ -25,7 +25,10 @@ struct Signature {
   std::string_view bytes;
   const char* meaning;
 };
-constexpr std::array<Signature, 8> kSignatures{{
+constexpr std::array<Signature, 10> kSignatures{{
+    {"\x1f\x8b"sv,
+     "holds what is compressed with gzip once more: unpack it first"},  // heads are unpacked already
+    {"\x28\xb5\x2f\xfd"sv, "holds what is compressed with zstd once more: unpack it first"},
     {"\xfd\x37zXZ\0"sv, "is compressed with xz: unpack it first"},
     {"PK\x03\x04"sv, "is a zip archive: unpack it first"},
     {"PAR1"sv,
@@ -42,6 +45,11 @@ constexpr std::array<Signature, 8> kSignatures{{
 bool is_bzip2(std::string_view head) {
   return head.size() >= 10 && head.starts_with("BZh") && '1' <= head[3] && head[3] <= '9' &&
          head.substr(4, 6) == "1AY&SY";
+}
+
+bool is_tar(std::string_view head) {
+  constexpr std::size_t kMagic = 257;  // its place in the header of the first file
+  return head.size() > kMagic && head.substr(kMagic).starts_with("ustar");
 }
 
 constexpr std::size_t kLeastUtf16 = 4;  // of fewer characters zero bytes say nothing
@@ -114,6 +122,7 @@ std::string why_no_text(std::string_view head, InputFormat format) {
   for (const auto& [bytes, meaning] : kSignatures) {
     if (head.starts_with(bytes)) return meaning;
   }
+  if (is_tar(head)) return "is a tar archive: unpack it first";
   if (is_bzip2(head)) return "is compressed with bzip2: unpack it first";
   if (const char* utf16 = utf16_without_mark(head)) return utf16;
   if (format != InputFormat::text) return {};

@@ -34,11 +34,13 @@ std::string trimmed(std::string_view text) {
 NamedPart parse_part(const std::string& text) {
   const auto colon = text.rfind(':');
   if (exists(text) || colon == text.npos) return {text};
-  const auto times = parse_number<double>(trimmed(std::string_view(text).substr(colon + 1)));
-  if (!times) return {text};
-  if (!(*times > 0) || !std::isfinite(*times))
-    throw_user_error("{}: how often the samples of a file are read in an epoch must be above 0", text);
-  return {trimmed(std::string_view(text).substr(0, colon)), *times};
+  const std::string path = trimmed(std::string_view(text).substr(0, colon)),
+                    number = trimmed(std::string_view(text).substr(colon + 1));
+  const auto times = parse_number<double>(number);
+  if (times && *times > 0 && std::isfinite(*times)) return {path, *times};
+  if (!times && !exists(path)) return {text};
+  throw_user_error("{}: \"{}\" is not a number above 0: how often an epoch reads the samples of {}", text,
+                   number, path);
 }
 
 /// Of a folder its token files, else the file itself.
@@ -96,9 +98,8 @@ TrainingData::TrainingData(std::vector<Part> parts, std::int64_t seq_len, std::u
       throw_user_error("{} has {}, too few for one sample of data.seq_len = {} + 1; leave it out", name,
                        count(part.file.tokens(), "token"), seq_len);
     if (part.drawn < 1 && !is_one)
-      throw_user_error(
-          "{} has {} of {}: {} times as many are none in an epoch; leave it out, or read it more often", name,
-          count(part.samples, "sample"), count(seq_len, "token"), part.times);
+      throw_user_error("{}:{} reads none of its {} in an epoch; leave it out, or give a larger number", name,
+                       part.times, count(part.samples, "sample"));
     ends_.push_back(end += part.drawn);
   }
 }
@@ -108,12 +109,13 @@ SamplePlace TrainingData::place(std::int64_t sample, std::int64_t epoch) const {
   const auto number = std::ranges::upper_bound(ends_, sample) - ends_.begin();
   const Part& part = parts_[static_cast<std::size_t>(number)];
   const std::int64_t first = ends_[static_cast<std::size_t>(number)] - part.drawn;
-  const std::int64_t draw = epoch * part.drawn + sample - first;  // since the beginning of the run
-  const std::int64_t pass = draw / part.samples, index = draw % part.samples;
-  // Whole passes have all samples in any order.
-  if (!shuffle_ || part.drawn % part.samples == 0) return {&part.file, index};
-  const std::uint64_t seed = RandomStream(seed_, "passes of parts").bits(static_cast<std::uint64_t>(number));
-  return {&part.file, Permutation(part.samples, seed, pass)(index)};
+  const std::int64_t index = sample - first, in_whole_passes = part.drawn - part.drawn % part.samples;
+  if (index < in_whole_passes) return {&part.file, index % part.samples};
+  const std::int64_t left = part.drawn - in_whole_passes;
+  const std::int64_t draw = (epoch * left + index - in_whole_passes) % part.samples;
+  if (!shuffle_) return {&part.file, draw};
+  const std::uint64_t seed = RandomStream(seed_, "order of parts").bits(static_cast<std::uint64_t>(number));
+  return {&part.file, Permutation(part.samples, seed, 0)(draw)};
 }
 
 std::int64_t TrainingData::tokens() const {

@@ -322,6 +322,7 @@ void report_changes(const Continuing& run, const std::vector<Change>& changes, c
   const auto now = schedule_of(run.config, steps_now(run));
   constexpr double kTold = 1e-3;  // of the learning rate: less is not seen in the numbers below
   if (done >= now.total_steps || std::abs(now.at(done) - then->at(done)) <= kTold * then->at(done)) return;
+  if (then->at(done) == 0 && now.at(done + 1) == 0) return;  // the last step of both
   log.warning(
       "the schedule is not the one that steps 1 to {} had: the learning rate was {:.3g} at step {}, and is "
       "{:.3g} at step {} (of {} steps, formerly of {})",

@@ -161,6 +161,7 @@ void describe(OpenRun& run) {
   if (!run.start.checkpoint.empty())
     run.log.info("resumed from {} at step {}", run.start.checkpoint.string(), run.state.step);
   warn_of_long_warmup(run.schedule, run.log);
+  warn_of_known_evaluation(*run.inputs.train, run.inputs.eval_files, run.log);
   for (const auto& part : run.inputs.train->parts())
     warn_of_rows_left_out(part.file, run.config.data.seq_len, run.log);
   warn_of_zero_learning_rate(run.schedule, run.state.step + 1, run.log);
@@ -201,7 +202,7 @@ std::optional<Outcome> open_run(OpenRun& run) {
 
   // Reading the weights takes longest, of what comes before the first step.
   if (comm::on_any_rank(run.world, take_stop_request())) {
-    run.log.info("stopped before the first step of this job; {} is as it was", run.config.run.dir);
+    run.log.info("stopped before the first step of this job: nothing is done, and nothing lost");
     return Outcome::stopped;
   }
   const std::int64_t saved_step = fill_engine(run);

@@ -2,6 +2,7 @@
 #include "train/run_warnings.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "llampi/core/text.hpp"
@@ -21,6 +22,20 @@ void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log&
   if (schedule.warmup_steps <= schedule.total_steps) return;
   log.warning("optimizer.warmup_steps = {} and the run has {}: the learning rate never reaches optimizer.lr",
               schedule.warmup_steps, count(schedule.total_steps, "step"));
+}
+
+void warn_of_known_evaluation(const data::TrainingData& train, const std::vector<data::TokenFile>& eval,
+                              const Log& log) {
+  for (const auto& file : eval) {
+    const auto is_it = [&](const data::TrainingData::Part& part) {
+      std::error_code ignored;
+      return std::filesystem::equivalent(part.file.path(), file.path(), ignored);
+    };
+    if (std::ranges::any_of(train.parts(), is_it))
+      log.warning(
+          "{} is in data.train and in data.eval: its evaluation says nothing of texts that are new to the model",
+          file.path().string());
+  }
 }
 
 void warn_of_rows_left_out(const data::TokenFile& file, std::int64_t seq_len, const Log& log) {

@@ -19,6 +19,10 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
 /// Where the run ends before the warm-up.
 void warn_of_long_warmup(const optim::LearningRateSchedule& schedule, const Log& log);
 
+/// Of files to evaluate on that are trained on.
+void warn_of_known_evaluation(const data::TrainingData& train, const std::vector<data::TokenFile>& eval,
+                              const Log& log);
+
 /// Where a sample is several packed sequences, and a part of them, at the end of the file, fills none: at least one in a hundred.
 void warn_of_rows_left_out(const data::TokenFile& file, std::int64_t seq_len, const Log& log);
 

@@ -31,8 +31,9 @@ struct SamplePlace {
 };
 
 /// The samples of an epoch: those of the parts, one part after the other; the sampler puts them in the epoch's order. A
-/// part with a fractional `times` is drawn from one pass after the other through its samples, each pass in an order of
-/// its own, and an epoch continues where the last one ended: no sample is read two times more than another.
+/// part with a fractional `times` is read as often as whole passes fit, and what is left is drawn from its samples in an order
+/// that is the same in all epochs; each goes on where the last one ended. So an epoch reads no sample two times more than
+/// another, and neither do several.
 class TrainingData {
  public:
   struct Part {

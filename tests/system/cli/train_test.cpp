@@ -164,6 +164,8 @@ TEST_F(Train, EvaluatesOnSeveralTokenFiles) {
     }
     return std::pair(loss, labels);
   };
+  EXPECT_THAT(run.out, HasSubstr("\nwarning: tokens.h5 is in data.train and in data.eval: "));
+  EXPECT_THAT(run.out, ::testing::Not(HasSubstr("more.h5 is in data.train")));
   const auto [first, first_labels] = losses(" of tokens.h5");
   const auto [second, second_labels] = losses(" of more.h5");
   const auto [all, all_labels] = losses(" of 2 files");
@@ -404,7 +406,8 @@ TEST_F(Train, StopsBeforeItsFirstStep) {
                 " train --config late.ini --run.dir=new & sleep 0.5; kill $!; cat run.ini >late.ini; "
                 "wait $!");
   EXPECT_EQ(ending.status, 75) << ending.err;
-  EXPECT_THAT(ending.out, HasSubstr("\nstopped before the first step of this job; new is as it was\n"));
+  EXPECT_THAT(ending.out,
+              HasSubstr("\nstopped before the first step of this job: nothing is done, and nothing lost\n"));
   EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "new/checkpoints"));
   const Ending next = shell(folder_.path(), LLAMPI_PROGRAM " train --config run.ini --run.dir=new");

@@ -152,10 +152,12 @@ TEST(ConversationLine, MayBeAPromptAndACompletionOfMessages) {
   };
   const std::string user = R"([{"role": "user", "content": "a"}])",
                     assistant = R"([{"role": "assistant", "content": "b"}])";
-  EXPECT_EQ(refusal(user, "\"b\""), "\"completion\" must be a list that is not empty");
+  const std::string both = "\"prompt\" and \"completion\" must both be texts, or both be lists of messages";
+  EXPECT_EQ(refusal(user, "\"b\""), both);
+  EXPECT_EQ(refusal(user, "null"), "\"completion\" must be a list that is not empty");
   EXPECT_EQ(refusal(user, "[]"), "\"completion\" must be a list that is not empty");
   EXPECT_EQ(refusal("[]", assistant), "\"prompt\" must be a list that is not empty");
-  EXPECT_EQ(refusal("\"a\"", assistant), "\"completion\" is of type array; it must be a string");
+  EXPECT_EQ(refusal("\"a\"", assistant), both);
   EXPECT_EQ(refusal(user, R"([{"role": "assistant"}])"),
             "\"completion\", message 1: \"content\" is missing; the only key is \"role\"");
   EXPECT_EQ(refusal("[7]", assistant), "\"prompt\", message 1 is not an object with role and content");
@@ -182,7 +184,7 @@ TEST(ConversationLine, SaysWhatIsWrong) {
               HasSubstr(R"(message 1: "role" is missing; the keys are "from", "value")"));
   EXPECT_THAT(message(R"({"prompt": "a"})"), HasSubstr("\"completion\" is missing"));
   EXPECT_THAT(message(R"({"completion": "a"})"), HasSubstr("\"prompt\" is missing"));
-  EXPECT_THAT(message(R"({"prompt": "a", "completion": [1]})"), HasSubstr("\"completion\" is of type array"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": 1})"), HasSubstr("\"completion\" is of type number"));
   EXPECT_THAT(message(R"({"prompt": "a", "completion": ""})"),
               HasSubstr("\"completion\" is empty or only white space"));
   EXPECT_THAT(message(R"({"prompt": null, "completion": "c"})"), HasSubstr("\"prompt\" is of type null"));

@@ -239,6 +239,8 @@ TEST(Tokenize, ReadsCompressedFiles) {
   EXPECT_EQ(ids[0], ids[1]);
   // What is unpacked is looked at as any other file.
   write_text(folder / "zero.gz", gzip(std::string("a\0b", 3)));
+  write_text(folder / "twice.gz", gzip(gzip("text")));
+  write_text(folder / "archive.tar.gz", gzip(std::string(257, 'a') + "ustar" + std::string(300, 'b')));
   write_text(folder / "json.gz", gzip("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
   write_text(folder / "bad.jsonl.gz", gzip("{\"text\": \"a\"}\n{\n"));
   const auto refusal = [&](const std::string& name, data::InputFormat format) {
@@ -247,6 +249,9 @@ TEST(Tokenize, ReadsCompressedFiles) {
     return user_error([&] { data::tokenize(tokenizer, given); });
   };
   EXPECT_THAT(refusal("zero.gz", data::InputFormat::text), HasSubstr("zero.gz is binary"));
+  EXPECT_THAT(refusal("twice.gz", data::InputFormat::jsonl), HasSubstr("compressed with gzip once more"));
+  EXPECT_THAT(refusal("archive.tar.gz", data::InputFormat::jsonl),
+              HasSubstr("archive.tar.gz is a tar archive"));
   EXPECT_THAT(refusal("json.gz", data::InputFormat::text), HasSubstr("JSON is in 1 of 1 input"));
   EXPECT_THAT(refusal("packed.jsonl.gz", data::InputFormat::text), HasSubstr("JSON is in 1 of 1 input"));
   EXPECT_THAT(refusal("bad.jsonl.gz", data::InputFormat::jsonl), HasSubstr("bad.jsonl.gz:2: "));

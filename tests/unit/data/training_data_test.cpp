@@ -52,8 +52,13 @@ TEST_F(ParseTokenFiles, RefusesWhatNamesNothing) {
   EXPECT_EQ(refusal("a.h5,"), "a.h5,: a name between commas is empty");
   for (const char* part : {"a.h5:0", "a.h5:-1", "a.h5:nan", "a.h5:inf"}) {
     EXPECT_EQ(refusal(part),
-              fmt::format("{}: how often the samples of a file are read in an epoch must be above 0", part));
+              fmt::format("{}: \"{}\" is not a number above 0: how often an epoch reads the samples of a.h5",
+                          part, std::string(part).substr(5)));
   }
+  const auto there = file("there.h5");
+  for (const char* number : {"x", "", "50%", "+2", "0x10"})
+    EXPECT_THAT(refusal(there + ":" + number),
+                testing::HasSubstr(fmt::format("\"{}\" is not a number above 0", number)));
   EXPECT_EQ(refusal(empty),
             empty + " is a folder without token files (*.h5); give a file that llampi tokenize wrote");
 }
@@ -115,7 +120,7 @@ TEST_F(TrainingData, ReadsEachSampleAsOftenAsItsFileSays) {
 }
 
 TEST_F(TrainingData, DrawsPartsOfFilesEvenlyOverEpochs) {
-  for (const double fraction : {0.3, 1.5, 2.7}) {
+  for (const double fraction : {0.3, 0.7, 1.5, 2.7}) {
     const auto data = make({{4, 1}, {10, fraction}});
     const auto& file = data.parts()[1].file;
     const auto drawn = std::llround(10 * fraction);
@@ -132,6 +137,15 @@ TEST_F(TrainingData, DrawsPartsOfFilesEvenlyOverEpochs) {
       }
       EXPECT_EQ(total, epochs * drawn);
     }
+    for (std::int64_t epoch = 0; epoch < 12; ++epoch) {  // each by itself, too
+      const auto times = reads(data, 1, epoch);
+      for (std::int64_t s = 0; s < 10; ++s) {
+        const auto found = times.find({&file, s});
+        const int count = found == times.end() ? 0 : found->second;
+        EXPECT_GE(count, drawn / 10) << fraction << ", sample " << s << ", epoch " << epoch;
+        EXPECT_LE(count, drawn / 10 + 1) << fraction << ", sample " << s << ", epoch " << epoch;
+      }
+    }
   }
 }
 
@@ -144,14 +158,15 @@ TEST_F(TrainingData, DrawsOtherSamplesWithAnotherSeedAndInOrderWithoutShuffling)
   };
   EXPECT_EQ(drawn(true, 1, 0), drawn(true, 1, 0));
   EXPECT_NE(drawn(true, 1, 0), drawn(true, 2, 0));
-  EXPECT_NE(drawn(true, 1, 0), drawn(true, 1, 10)) << "the second pass";
+  EXPECT_NE(drawn(true, 1, 0), drawn(true, 1, 1)) << "another part of the file";
   EXPECT_EQ(drawn(false, 1, 2), (std::vector<std::int64_t>{20, 21, 22, 23, 24, 25, 26, 27, 28, 29}));
   EXPECT_EQ(drawn(false, 1, 10), drawn(false, 1, 0));
 }
 
 TEST_F(TrainingData, RefusesFilesOfWhichNothingIsRead) {
   const auto message = user_error([&] { make({{5, 1}, {10, 0.04}}); });
-  EXPECT_THAT(message, testing::HasSubstr("1.h5 has 10 samples of 2 tokens: 0.04 times as many are none"));
+  EXPECT_THAT(message,
+              testing::HasSubstr("1.h5:0.04 reads none of its 10 samples in an epoch; leave it out"));
   EXPECT_THAT(
       user_error([&] {
         make({{5, 1}, {0, 1}});
