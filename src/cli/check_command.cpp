@@ -282,8 +282,8 @@ int check_command(const Arguments& arguments) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     auto options = options_of(r);
-    std::string
-        never_set;  // --config itself has led to check_with_configuration(): a misspelt one is to suggest it
+    // --config itself has led to check_with_configuration(): a misspelt one is to suggest it.
+    std::string never_set;
     options.push_back({"config", &never_set, "", {.name = "FILE"}});
     assign_command_line(arguments, options, 0, log);
     const selfcheck::CheckResult result = selfcheck::check(

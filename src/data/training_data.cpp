@@ -8,8 +8,10 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/core/split.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/sampler.hpp"
+#include "llampi/io/folders.hpp"
 
 namespace llampi::data {
 namespace {
@@ -17,25 +19,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 62;
+constexpr std::string_view kBlank = " \t";
 
 bool exists(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t";
-  const auto begin = text.find_first_not_of(kBlank);
-  if (begin == text.npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
-}
-
 /// "code.h5:2"
 NamedPart parse_part(const std::string& text) {
   const auto colon = text.rfind(':');
   if (exists(text) || colon == text.npos) return {text};
-  const std::string path = trimmed(std::string_view(text).substr(0, colon)),
-                    number = trimmed(std::string_view(text).substr(colon + 1));
+  const std::string path(trimmed(std::string_view(text).substr(0, colon), kBlank)),
+      number(trimmed(std::string_view(text).substr(colon + 1), kBlank));
   const auto times = parse_number<double>(number);
   if (times && *times > 0 && std::isfinite(*times)) return {path, *times};
   if (!times && !exists(path)) return {text};
@@ -47,16 +43,14 @@ NamedPart parse_part(const std::string& text) {
 std::vector<NamedPart> files_of(const NamedPart& part) {
   std::error_code ignored;
   if (!fs::is_directory(part.path, ignored)) return {part};
+  std::error_code error;
   std::vector<NamedPart> files;
-  try {
-    for (const auto& entry : fs::directory_iterator(part.path)) {
-      const auto name = entry.path().filename().string();
-      if (entry.path().extension() == ".h5" && !name.starts_with('.') && !entry.is_directory())
-        files.push_back({entry.path(), part.times});
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw_user_error("{} cannot be read: {}", part.path.string(), error.code().message());
+  for (const auto& file : io::entries_of(part.path, error)) {
+    if (file.extension() == ".h5" && !file.filename().string().starts_with('.') &&
+        !fs::is_directory(file, ignored))
+      files.push_back({file, part.times});
   }
+  if (error) throw_user_error("{} cannot be read: {}", part.path.string(), error.message());
   if (files.empty())
     throw_user_error("{} is a folder without token files (*.h5); give a file that llampi tokenize wrote",
                      part.path.string());
@@ -69,13 +63,13 @@ std::vector<NamedPart> files_of(const NamedPart& part) {
 std::vector<NamedPart> parse_token_files(const std::string& text) {
   if (exists(text)) return files_of({text});
   std::vector<NamedPart> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    const auto part = parse_part(trimmed(std::string_view(text).substr(begin, end - begin)));
+  auto names = split(text, ',');
+  if (text.empty() || text.ends_with(',')) names.emplace_back();  // which split() leaves out
+  for (const auto& name : names) {
+    const auto part = parse_part(std::string(trimmed(name, kBlank)));
     if (part.path.empty()) throw_user_error("{}: a name between commas is empty", text);
     const auto files = files_of(part);
     parts.insert(parts.end(), files.begin(), files.end());
-    begin = end + 1;
   }
   return parts;
 }

@@ -406,7 +406,7 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
     rank.report = std::make_shared<FlightReport>(account.report.front());
     if (rank.report->neighbour >= 0) at(rank.report->neighbour).state = rank.report->neighbour_state;
   }
-  for (const int monitor : monitors_) {
+  for (const int monitor : monitors_) {  // of which other ranks have told, too
     if (monitor != rank_)
       at(monitor).silent_seconds = std::max(at(monitor).silent_seconds, relay_.silent_seconds(monitor, now));
   }

@@ -17,26 +17,24 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 16;
 
-bool begins_with(std::span<const std::byte> bytes, std::string_view start) {
-  return bytes.size() >= start.size() &&
-         std::equal(start.begin(), start.end(), bytes.begin(),
-                    [](char c, std::byte byte) { return static_cast<std::byte>(c) == byte; });
-}
-
-/// What the library says: "gzip: incorrect data check".
-class Damage : public Error {
- public:
-  using Error::Error;
-};
-
 /// Of one compression. Both spans lose what was read of them or written to them.
 class Unpacker {
  public:
+  explicit Unpacker(const std::filesystem::path& file) : file_(file) {}
   virtual ~Unpacker() = default;
-  /// @throws Damage
+  /// @throws UnpackError
   virtual void unpack(std::span<const std::byte>& packed, std::span<std::byte>& space) = 0;
   /// Whether the file may end here.
   virtual bool may_end() const = 0;
+
+ protected:
+  /// @param reason the library's words
+  [[noreturn]] void refuse(const char* library, const char* reason) const {
+    throw UnpackError(file_, fmt::format("cannot be unpacked ({}: {})", library, reason));
+  }
+
+ private:
+  const std::filesystem::path file_;
 };
 
 /// What a library wrote and read of two spans.
@@ -48,7 +46,7 @@ void advance(std::span<const std::byte>& packed, std::span<std::byte>& space, st
 
 class Gzip final : public Unpacker {
  public:
-  Gzip() {
+  explicit Gzip(const std::filesystem::path& file) : Unpacker(file) {
     constexpr int kLargestWindow = 15, kOnlyGzip = 16;
     if (inflateInit2(&stream_, kLargestWindow + kOnlyGzip) != Z_OK) throw Error("zlib cannot be used");
   }
@@ -71,7 +69,7 @@ class Gzip final : public Unpacker {
     stream_.avail_out = static_cast<uInt>(asked);
     const int result = inflate(&stream_, Z_NO_FLUSH);
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-      throw Damage(fmt::format("gzip: {}", stream_.msg != nullptr ? stream_.msg : zError(result)));
+      refuse("gzip", stream_.msg != nullptr ? stream_.msg : zError(result));
     between_members_ = result == Z_STREAM_END;
     advance(packed, space, stream_.avail_in, space.size() - asked + stream_.avail_out);
   }
@@ -84,7 +82,7 @@ class Gzip final : public Unpacker {
 
 class Zstd final : public Unpacker {
  public:
-  Zstd() {
+  explicit Zstd(const std::filesystem::path& file) : Unpacker(file) {
     // As `zstd --long=31` writes them; by itself the library takes windows of up to 128 MiB.
     constexpr int kLargestWindow = 31;
     if (stream_ == nullptr ||
@@ -96,7 +94,7 @@ class Zstd final : public Unpacker {
     ZSTD_inBuffer in{packed.data(), packed.size(), 0};
     ZSTD_outBuffer out{space.data(), space.size(), 0};
     wanted_ = ZSTD_decompressStream(stream_.get(), &out, &in);
-    if (ZSTD_isError(wanted_) != 0) throw Damage(fmt::format("zstd: {}", ZSTD_getErrorName(wanted_)));
+    if (ZSTD_isError(wanted_) != 0) refuse("zstd", ZSTD_getErrorName(wanted_));
     advance(packed, space, in.size - in.pos, out.size - out.pos);
   }
   bool may_end() const override { return wanted_ == 0; }
@@ -107,15 +105,16 @@ class Zstd final : public Unpacker {
 };
 
 /// A skippable frame may come first, as pzstd writes them.
-bool is_zstd(std::span<const std::byte> head) {
-  if (begins_with(head, "\x28\xb5\x2f\xfd")) return true;
-  return !head.empty() && (head.front() & std::byte{0xF0}) == std::byte{0x50} &&
-         begins_with(head.subspan(1), "\x2a\x4d\x18");
+bool is_zstd(std::string_view head) {
+  const bool may_skip = !head.empty() && (head.front() & 0xF0) == 0x50;
+  return head.starts_with("\x28\xb5\x2f\xfd") || (may_skip && head.substr(1).starts_with("\x2a\x4d\x18"));
 }
 
-std::unique_ptr<Unpacker> unpacker_for(std::span<const std::byte> head) {
-  if (begins_with(head, "\x1f\x8b")) return std::make_unique<Gzip>();
-  if (is_zstd(head)) return std::make_unique<Zstd>();
+/// Null for what is not compressed.
+std::unique_ptr<Unpacker> unpacker_for(const std::filesystem::path& file, std::span<const std::byte> begin) {
+  const std::string_view head(reinterpret_cast<const char*>(begin.data()), begin.size());
+  if (head.starts_with("\x1f\x8b")) return std::make_unique<Gzip>(file);
+  if (is_zstd(head)) return std::make_unique<Zstd>(file);
   return nullptr;
 }
 
@@ -133,7 +132,7 @@ class InputFile::Impl {
       const bool at_end = rest_.empty() && !refill();
       if (at_end && (unpacker_ == nullptr || unpacker_->may_end())) break;
       const std::size_t before = space.size();
-      unpacker_ == nullptr ? copy(space) : unpack(space);
+      unpacker_ == nullptr ? copy(space) : unpacker_->unpack(rest_, space);
       // At the end, what the unpacker still holds comes first.
       if (at_end && space.size() == before && !unpacker_->may_end())
         throw UnpackError(file_.path(), "is truncated: its compressed data end too early");
@@ -154,7 +153,7 @@ class InputFile::Impl {
     }
     file_bytes_ = static_cast<std::int64_t>(filled);
     rest_ = std::span(buffer_).first(filled);
-    unpacker_ = unpacker_for(rest_);
+    unpacker_ = unpacker_for(file_.path(), rest_);
     begun_ = true;
   }
 
@@ -171,14 +170,6 @@ class InputFile::Impl {
     std::copy_n(rest_.begin(), count, space.begin());
     rest_ = rest_.subspan(count);
     space = space.subspan(count);
-  }
-
-  void unpack(std::span<std::byte>& space) {
-    try {
-      unpacker_->unpack(rest_, space);
-    } catch (const Damage& damage) {
-      throw UnpackError(file_.path(), fmt::format("cannot be unpacked ({})", damage.what()));
-    }
   }
 
   PosixFile file_;

@@ -56,13 +56,25 @@ void add_token(FileTokenizer& tokenizer, std::int32_t id, std::string name, cons
   tokenizer.add_token(std::move(token));
 }
 
+/// One that holds an object.
+struct ParsedFile {
+  json object;
+  std::string source;
+
+  Fields fields() const { return {object, source}; }
+};
+
+std::optional<ParsedFile> parsed(const std::optional<File>& file) {
+  if (!file) return std::nullopt;
+  return ParsedFile{parse_object(file->text, file->source), file->source};
+}
+
 /// The id of the token that `key` names; nothing if it is missing or null. The token is found in texts from then on.
 /// @param required whether a token that the tokenizer does not have is an error, or nothing
-std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::optional<File>& file,
+std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::optional<ParsedFile>& file,
                                         const char* key, bool required = true) {
   if (!file) return std::nullopt;
-  const json object = parse_object(file->text, file->source);
-  Fields fields(object, file->source);
+  Fields fields = file->fields();
   const json* value = fields.find(key);
   if (!value) return std::nullopt;
   const std::string where = file->source + ": " + key;
@@ -75,11 +87,10 @@ std::optional<std::int32_t> token_named(FileTokenizer& tokenizer, const std::opt
 }
 
 /// The same for a file that gives an id, or several of which the first counts; -1: none.
-std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const std::optional<File>& file,
-                                           const char* key) {
+std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer,
+                                           const std::optional<ParsedFile>& file, const char* key) {
   if (!file) return std::nullopt;
-  const json object = parse_object(file->text, file->source);
-  Fields fields(object, file->source);
+  Fields fields = file->fields();
   const json* value = fields.find(key);
   if (value && value->is_array()) value = value->empty() ? nullptr : &(*value)[0];
   if (!value || *value == -1) return std::nullopt;
@@ -182,10 +193,7 @@ void check_prefix_space(const FileTokenizer& tokenizer, Fields& fields) {
 }
 
 /// What tokenizer_config.json would change of the ids in transformers is refused.
-void check_config(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
-  if (!files.tokenizer_config) return;
-  const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
-  Fields fields(object, files.tokenizer_config->source);
+void check_config(FileTokenizer& tokenizer, Fields fields) {
   if (fields.find("added_tokens_decoder") != nullptr)
     check_added_tokens_decoder(tokenizer, fields.object("added_tokens_decoder"), fields.where());
   check_prefix_space(tokenizer, fields);
@@ -196,19 +204,19 @@ void check_config(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
 }
 
 /// So is what lists of names would change of them. Once the tokens that begin and end texts are found in them.
-void check_names(const FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+void check_names(const FileTokenizer& tokenizer, const TokenizerNeighbours& files,
+                 const std::optional<ParsedFile>& config) {
   if (files.added_tokens) check_added_tokens(tokenizer, *files.added_tokens);
   bool has_decoder = false;  // transformers then takes no tokens from special_tokens_map.json
-  if (files.tokenizer_config) {
-    const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
-    Fields fields(object, files.tokenizer_config->source);
+  if (config) {
+    Fields fields = config->fields();
     has_decoder = fields.find("added_tokens_decoder") != nullptr;
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
       check_special_tokens(tokenizer, fields, key);
   }
-  if (files.special_tokens_map && !has_decoder) {
-    const json object = parse_object(files.special_tokens_map->text, files.special_tokens_map->source);
-    Fields fields(object, files.special_tokens_map->source);
+  if (has_decoder) return;
+  if (const auto map = parsed(files.special_tokens_map)) {
+    Fields fields = map->fields();
     check_special_tokens(tokenizer, fields, "additional_special_tokens");
   }
 }
@@ -260,31 +268,33 @@ std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string&
 }
 
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
-  check_config(tokenizer, files);
+  const auto config = parsed(files.tokenizer_config);
   bool begins_by_default = tokenizer.begins_by_default();
   std::optional<bool> begins;
-  if (files.tokenizer_config) {
-    const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
-    Fields fields(object, files.tokenizer_config->source);
+  if (config) {
+    check_config(tokenizer, config->fields());
+    Fields fields = config->fields();
     if (fields.find("add_bos_token")) begins = fields.flag("add_bos_token");
     // These classes of Hugging Face's have add_bos_token = true where nothing else is said.
     if (is_llama_class(fields.text("tokenizer_class", ""))) begins_by_default = true;
   }
   const bool needs_begin = begins.value_or(begins_by_default);
-  auto bos_token = token_named(tokenizer, files.tokenizer_config, "bos_token", needs_begin);
-  if (!bos_token) bos_token = token_named(tokenizer, files.special_tokens_map, "bos_token", needs_begin);
+  auto bos_token = token_named(tokenizer, config, "bos_token", needs_begin);
+  if (!bos_token)
+    bos_token = token_named(tokenizer, parsed(files.special_tokens_map), "bos_token", needs_begin);
   if (bos_token) tokenizer.set_bos_token(*bos_token);
   if (needs_begin) {
     if (bos_token) tokenizer.set_begin(bos_token);
   } else if (begins) {
     tokenizer.set_begin(std::nullopt);
   }
-  auto end = token_named(tokenizer, files.tokenizer_config, "eos_token");
-  if (!end) end = token_named(tokenizer, files.special_tokens_map, "eos_token");
-  if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.generation_config, "eos_token_id");
-  if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.config, "eos_token_id");
+  auto end = token_named(tokenizer, config, "eos_token");
+  if (!end) end = token_named(tokenizer, parsed(files.special_tokens_map), "eos_token");
+  if (!end && !tokenizer.end())
+    end = token_numbered(tokenizer, parsed(files.generation_config), "eos_token_id");
+  if (!end && !tokenizer.end()) end = token_numbered(tokenizer, parsed(files.config), "eos_token_id");
   if (end) tokenizer.set_end(end);
-  check_names(tokenizer, files);
+  check_names(tokenizer, files, config);
   if (auto text = chat_template_of(files)) tokenizer.set_chat_template(std::move(*text));
 }
 

@@ -39,7 +39,7 @@ Memory aligned_memory(std::int64_t bytes, const char* call, const Allocate& allo
   const cudaError_t status = allocate(&base, static_cast<std::size_t>(bytes + kAlignment));
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // or the next check would report it again
-    throw_user_error("out of memory: {} {}", format_bytes(bytes), shortage());
+    throw OutOfMemory(fmt::format("out of memory: {} {}", format_bytes(bytes), shortage()));
   }
   check(status, call);
   const auto address = reinterpret_cast<std::uintptr_t>(base);

@@ -28,9 +28,15 @@ class Train : public ::testing::Test {
     folder_.write("model.json", model_json(256));
     std::string text;
     for (int i = 0; i < 100; ++i) text += "the quick brown fox " + std::to_string(i) + "\n";
-    folder_.write("text", text);
-    const Ending ending = shell(
-        folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output tokens.h5 text");
+    tokenize("tokens.h5", "text", text);
+  }
+
+  /// Of the bytes of a file that is written for it.
+  void tokenize(const std::string& output, const std::string& file, const std::string& text) const {
+    folder_.write(file, text);
+    const Ending ending =
+        shell(folder_.path(),
+              std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output " + output + " " + file);
     EXPECT_EQ(ending.status, 0) << ending.err;
   }
 
@@ -103,10 +109,7 @@ TEST_F(Train, RefusesTooLittleData) { expect_refused("--train.global_batch=4000"
 TEST_F(Train, RefusesMissingData) { expect_refused("--data.train=none.h5", {"none.h5"}); }
 
 TEST_F(Train, TrainsOnSeveralTokenFiles) {
-  folder_.write("more", std::string(330, 'x'));
-  const Ending written = shell(
-      folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output more.h5 more");
-  ASSERT_EQ(written.status, 0) << written.err;
+  tokenize("more.h5", "more", std::string(330, 'x'));
   const Ending two = train("--data.train=tokens.h5,more.h5:2.5");
   EXPECT_EQ(two.status, 0) << two.err;
   EXPECT_THAT(two.out,
@@ -146,10 +149,7 @@ TEST_F(Train, TrainsOnAFolderOfManyTokenFiles) {
 }
 
 TEST_F(Train, EvaluatesOnSeveralTokenFiles) {
-  folder_.write("more", std::string(330, 'x'));
-  const Ending written = shell(
-      folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output more.h5 more");
-  ASSERT_EQ(written.status, 0) << written.err;
+  tokenize("more.h5", "more", std::string(330, 'x'));
   const Ending run = train("--data.eval=tokens.h5,more.h5 --train.eval_every=2 --log.tensorboard=true");
   EXPECT_EQ(run.status, 0) << run.err;
   const auto losses = [&](const std::string& of) {  // of one line: loss and labels
